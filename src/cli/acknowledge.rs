@@ -154,7 +154,7 @@ mod tests {
     }
 
     fn pause() -> Option<Pause> {
-        Some(Pause { who: "ada".into(), reason: None, until: None })
+        Some(Pause { who: "ada".into(), reason: None, until: None, since: None })
     }
 
     fn answer(kind: CommandKind, stored: &Stored) -> String {

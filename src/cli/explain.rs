@@ -12,6 +12,7 @@ use crate::model::view::SlotView;
 use crate::report::meanings::{self, Meaning};
 use crate::report::of_jobs;
 use crate::report::sentence::sentence;
+use crate::report::steps;
 use crate::resource::texts::{self, Action, Blame, Text};
 
 #[derive(Debug, Args)]
@@ -27,8 +28,13 @@ pub struct ExplainArgs {
 
 pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
     let text = args.text.join(" ");
-    if let Some(meaning) = named(&text) {
-        print(&told(&text, meaning));
+    if let Some(section) = steps::alert(&text) {
+        print(&format!("{}\n{section}\n", paint(HEAD, &text)));
+        return Ok(());
+    }
+    let meanings = named(&text);
+    if !meanings.is_empty() {
+        meanings.into_iter().for_each(|(of, meaning)| print(&told(&of, meaning)));
         return Ok(());
     }
     // A name may be a slot's; without a config, or without a state, it is a text like others.
@@ -47,34 +53,49 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
             Ok(())
         }
         None => Err(Failed::Work(format!(
-            "{text:?} is no slot, no hold, no condition, and no error text that is known; give the whole line of the error"
+            "{text:?} is no slot, hold, condition, step, alert, or error text that is known; give the whole line of the error"
         ))),
     }
 }
 
-/// The meaning of a hold or a condition by its name.
-fn named(text: &str) -> Option<Meaning> {
+/// The meanings of a name: of a hold, of a condition, of a step of a recovery.
+fn named(text: &str) -> Vec<(String, Meaning)> {
     // As `status` writes it, with blanks, or in a word of its own.
-    let text = text.to_lowercase();
-    let name = match text.as_str() {
-        "runtime sick" => "runtime_unhealthy".to_owned(),
-        "incomplete" => "gang_incomplete".to_owned(),
-        "set-up failed" => "setup_failed".to_owned(),
+    let name = text.to_lowercase().replace([' ', '-'], "_");
+    let condition = match name.as_str() {
+        "runtime_sick" => "runtime_unhealthy",
+        "incomplete" => "gang_incomplete",
+        "set_up_failed" => "setup_failed",
         // Words of the API.
-        "timeout" => "unresponsive".to_owned(),
-        "unhealthy_tensorflow" => "runtime_unhealthy".to_owned(),
-        "unhealthy_maintenance" | "repairing" => "maintenance".to_owned(),
-        "creating" | "restarting" | "reimaging" => "starting".to_owned(),
-        "unknown" => "failed_repair".to_owned(),
-        "waiting_for_resources" | "provisioning" | "accepted" => "waiting".to_owned(),
-        "suspended" => "preempted".to_owned(),
-        "suspending" => "going".to_owned(),
-        "failed" => "request_failed".to_owned(),
-        other => other.replace(' ', "_"),
+        "timeout" => "unresponsive",
+        "unhealthy_tensorflow" => "runtime_unhealthy",
+        "unhealthy_maintenance" | "repairing" => "maintenance",
+        "restarting" | "reimaging" => "starting",
+        "unknown" => "failed_repair",
+        "waiting_for_resources" | "provisioning" | "accepted" => "waiting",
+        "suspended" => "preempted",
+        "suspending" => "going",
+        "failed" => "request_failed",
+        other => other,
     };
-    let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == name).map(meanings::hold);
-    let condition = || Condition::ALL.into_iter().find(|condition| condition.name() == name);
-    hold.or_else(|| condition().map(meanings::condition))
+    let hold = HoldReason::ALL.into_iter().find(|hold| hold.name() == steps::hold_of(&name));
+    let hold = hold.map(meanings::hold);
+    // `status` says so of a node whose create is refused, too.
+    let backoff = Some(meanings::hold(HoldReason::Backoff)).filter(|_| name == "waiting");
+    let of_condition = Condition::ALL.into_iter().find(|of| of.name() == condition);
+    let of_condition = of_condition.map(meanings::condition);
+    let phase = steps::phase_of(&name).map(steps::phase);
+    let all = [
+        (hold, ", as the reason of a hold"),
+        (of_condition, ", as a condition"),
+        (backoff, ", of a TPU whose create is refused"),
+        (phase, ", as a step of a recovery"),
+        (steps::standing(&name), ""),
+    ];
+    let found: Vec<_> = all.into_iter().filter_map(|(of, kind)| Some((of?, kind))).collect();
+    let several = found.len() > 1;
+    let head = |kind: &str| format!("{text}{}", if several { kind } else { "" });
+    found.into_iter().map(|(meaning, kind)| (head(kind), meaning)).collect()
 }
 
 async fn slot(at: &ConfigFile, name: &str) -> Option<SlotView> {
@@ -95,16 +116,7 @@ fn told(name: &str, Meaning { means, next }: Meaning) -> String {
 
 fn of_slot(slot: &SlotView, now: Timestamp) -> String {
     let whole = sentence(slot, now).whole(now);
-    let hold = slot.hold.as_deref();
-    let hold = hold.and_then(|name| HoldReason::ALL.into_iter().find(|hold| hold.name() == name));
-    let of_job = || match hold {
-        Some(hold) => of_jobs::hold(hold),
-        None => of_jobs::condition(slot.condition),
-    };
-    let of_job = if slot.is_job() { of_job() } else { None };
-    let meaning = of_job.unwrap_or_else(|| {
-        hold.map_or_else(|| meanings::condition(slot.condition), meanings::hold)
-    });
+    let meaning = meaning(slot);
     let head = format!("{}: {whole}\n", paint(HEAD, &slot.name));
     let width = width();
     let mut text = head + &labelled("means", meaning.means, width);
@@ -115,6 +127,25 @@ fn of_slot(slot: &SlotView, now: Timestamp) -> String {
         text += &labelled("its text", found.advice, width);
     }
     text
+}
+
+/// The one that tells most: of a hold, of the recovery that is under way, of the choice that keeps it
+/// unprotected, of its condition.
+fn meaning(slot: &SlotView) -> Meaning {
+    let by_name = |name: &str| HoldReason::ALL.into_iter().find(|hold| hold.name() == name);
+    let hold = slot.hold.as_deref().and_then(by_name);
+    let phase = slot.phase.as_deref().and_then(steps::phase_of).filter(|_| hold.is_none());
+    if let Some(phase) = phase {
+        return steps::phase(phase);
+    }
+    let hold = hold.or_else(|| slot.unprotected_by.as_deref().and_then(by_name));
+    let of_job = match hold {
+        Some(hold) => of_jobs::hold(hold),
+        None => of_jobs::condition(slot.condition),
+    };
+    of_job
+        .filter(|_| slot.is_job())
+        .unwrap_or_else(|| hold.map_or_else(|| meanings::condition(slot.condition), meanings::hold))
 }
 
 /// An error text.
@@ -171,12 +202,20 @@ mod tests {
     #[test]
     fn every_hold_and_condition_is_explained_with_a_next_step() {
         for name in HoldReason::ALL.iter().map(|hold| hold.name()) {
-            let text = told(name, named(name).unwrap());
+            let text = told(name, named(name)[0].1);
             assert!(text.contains("means") && text.contains("next"), "{text}");
         }
         for condition in Condition::ALL {
-            assert!(named(condition.name()).is_some_and(|meaning| !meaning.means.is_empty()));
+            assert!(named(condition.name()).iter().all(|(_, meaning)| !meaning.means.is_empty()));
         }
+        let heads = |text: &str| named(text).into_iter().map(|(head, _)| head).collect::<Vec<_>>();
+        assert_eq!(heads("waiting").len(), 2, "{:?}", heads("waiting"));
+        assert_eq!(heads("missing").len(), 2, "{:?}", heads("missing"));
+        assert_eq!(heads("deleting").len(), 3, "{:?}", heads("deleting"));
+        for word in ["removing", "gone", "launched", "not found", "specification", "protected"] {
+            assert_eq!(heads(word), [word]);
+        }
+        assert!(heads("what is this").is_empty());
     }
 
     #[test]

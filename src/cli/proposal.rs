@@ -73,6 +73,10 @@ fn protected(
         .iter()
         .map(|slot| {
             let (tone, text) = match &slot.unprotected_reason {
+                None if slot.empty => {
+                    let text = "protected, but would come back EMPTY: it has no startup script and no [tpu.job], so nothing would run";
+                    (Tone::Waiting, text.to_owned())
+                }
                 None => (Tone::Good, format!("protected; {}", starts_from(slot, now))),
                 Some(why) if slot.unprotected_by_choice => {
                     (Tone::Off, format!("not protected, by choice: {why}"))
@@ -107,8 +111,12 @@ fn protected(
 
 /// Where a job would start if its TPU were lost now.
 fn starts_from(slot: &SlotView, now: Timestamp) -> String {
+    let script = slot.drift.iter().any(|field| field.starts_with("metadata.startup-script"));
     let Some(job) = &slot.job else {
-        return "a startup script that it has runs again; no job is configured".to_owned();
+        return match script {
+            true => "the startup script of the config would run; no job is configured".to_owned(),
+            false => "its startup script runs again; no job is configured".to_owned(),
+        };
     };
     match (job.checkpoint_step, &job.location) {
         (Some(step), _) => {

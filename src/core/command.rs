@@ -112,8 +112,12 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
     let (now, said) = (turn.now, command.at.min(turn.now));
     match &command.kind {
         CommandKind::Pause { slot, until } => {
-            let pause =
-                Pause { who: command.who.clone(), reason: command.reason.clone(), until: *until };
+            let pause = Pause {
+                who: command.who.clone(),
+                reason: command.reason.clone(),
+                until: *until,
+                since: Some(command.at.min(now)),
+            };
             match slot {
                 Some(slot) if !fleet.slots.contains_key(slot) && !fleet.left.contains_key(slot) => {
                     drop(fleet.ledger.left_paused.insert(slot.clone(), pause))

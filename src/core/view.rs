@@ -19,7 +19,7 @@ use crate::model::phase::Phase;
 use crate::model::recovery::{Call, Recovery};
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL, TAKES_WAIT};
 use crate::model::settings::{PollSettings, Settings, SlotSettings};
-use crate::model::slot::{Seen, SlotRecord, Wish};
+use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{
@@ -214,6 +214,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         sentence: String::new(),
         protected: obstacle.is_none() && !done,
         unprotected_by_choice: done || obstacle.as_ref().is_some_and(Obstacle::is_a_choice),
+        unprotected_by: obstacle.as_ref().filter(|_| !done).map(|of| of.hold.name().to_owned()),
         unprotected_reason: match obstacle {
             _ if done => Some("its job has finished: nothing is wanted".to_owned()),
             obstacle => obstacle.map(|obstacle| obstacle.why),
@@ -229,6 +230,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         specification: None,
         recoveries_24h: record.attempts.iter().filter(|a| elapsed(a.at, now) < DAY).count(),
         spot: seen.is_some_and(|seen| seen.spot),
+        empty: settings.is_some_and(|slot| is_empty(record, slot)),
     }
 }
 
@@ -274,12 +276,24 @@ pub fn specification(record: &SlotRecord) -> Option<String> {
 }
 
 /// A `recreate` that nothing has come of yet.
-fn wish(wish: &Wish, poll: &PollSettings) -> String {
-    let who = &wish.who;
+fn wish(record: &SlotRecord, poll: &PollSettings) -> Option<String> {
+    let wish = record.wanted.as_ref().filter(|_| record.recovery.is_none())?;
+    let asked = wish.at.map_or(String::new(), |at| format!(" at {at:.0}"));
     let ends = wish.at.map_or(String::new(), |at| {
-        format!(" at {at:.0}, and is dropped at {:.0}", after(at, wanted_for(poll)))
+        format!("; if that can't be done by {:.0}, it lapses", after(at, wanted_for(poll)))
     });
-    format!("{who} asked for a new TPU (recreate){ends}; until then `pause` keeps the present one")
+    let keeps = match &record.incarnation {
+        Some(_) => format!("; `pause {}` keeps the present one until then", record.name),
+        None => String::new(),
+    };
+    Some(format!("{} asked for a new TPU (recreate){asked}{ends}{keeps}", wish.who))
+}
+
+/// Whether its TPU would be created again with nothing to run on it.
+fn is_empty(record: &SlotRecord, slot: &SlotSettings) -> bool {
+    let learned = record.spec.as_ref().filter(|_| !slot.filling.traits().is_job);
+    let bare = slot.job.is_none() && !NodeSpec::has_a_script(learned, &slot.create);
+    bare && (learned.is_some() || record.seen.is_none())
 }
 
 /// Gaps that matter on the day on which the slot is created again.
@@ -300,7 +314,7 @@ fn warnings(
         ));
     }
     let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
-    all.extend(record.wanted.as_ref().map(|of| wish(of, &fleet.settings.poll)));
+    all.extend(wish(record, &fleet.settings.poll));
     all.extend(memory.map(|(kind, at)| {
         format!(
             "memory ran short on a host at {at:.0} (symptom {kind}): `logs {}` may name the cause",
@@ -311,6 +325,13 @@ fn warnings(
         all.extend(resubmission::warning(record, slot));
         all.extend(record.job.trouble.as_ref().map(|trouble| trouble.text().to_owned()));
         return all;
+    }
+    if is_empty(record, slot) {
+        all.push(
+            "it has no startup script and no [tpu.job]: it would be created again empty, and nothing would run on it; name what it runs \
+             ([tpu.job] command), or what installs it (startup_script)"
+                .to_owned(),
+        );
     }
     let Some(job) = slot.job.as_ref() else { return all };
     let learned = record.spec.as_ref();

@@ -117,6 +117,9 @@ pub struct Pause {
     pub reason: Option<String>,
     /// It ends by itself then.
     pub until: Option<Timestamp>,
+    /// When it was given; a former version did not write it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
 }
 
 impl Pause {

@@ -194,6 +194,9 @@ pub struct PauseView {
     pub reason: Option<String>,
     /// It ends by itself then.
     pub until: Option<Timestamp>,
+    /// When it was given.
+    #[serde(default)]
+    pub since: Option<Timestamp>,
     /// It is the pause of all slots, which `resume --all` ends.
     #[serde(default)]
     pub all: bool,
@@ -202,8 +205,8 @@ pub struct PauseView {
 impl PauseView {
     /// A pause of one slot, or of `all`.
     pub fn of(pause: &Pause, all: bool) -> Self {
-        let Pause { who, reason, until } = pause.clone();
-        PauseView { by: who, reason, until, all }
+        let Pause { who, reason, until, since } = pause.clone();
+        PauseView { by: who, reason, until, since, all }
     }
 }
 
@@ -312,6 +315,12 @@ pub struct SlotView {
     /// Spot or preemptible capacity.
     #[serde(default)]
     pub spot: bool,
+    /// The hold that a recovery would meet, where it is not protected.
+    #[serde(default)]
+    pub unprotected_by: Option<String>,
+    /// It would be created again with nothing to run on it: no startup script, and no job.
+    #[serde(default)]
+    pub empty: bool,
 }
 
 impl SlotView {

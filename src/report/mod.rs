@@ -17,5 +17,6 @@ pub mod published;
 pub mod push;
 pub mod sentence;
 pub mod server;
+pub mod steps;
 pub mod sums;
 pub mod systemd;

@@ -117,7 +117,11 @@ pub fn sentence(slot: &SlotView, now: Timestamp) -> Sentence {
     if let Some(job) = slot.job.as_ref().filter(|_| slot.condition != Condition::Finished) {
         parts.extend(stands(job, now));
     }
-    let since = if slot.phase.is_some() { slot.unhealthy_since } else { None };
+    let since = match &slot.pause {
+        Some(pause) if word == "paused" => pause.since,
+        _ if slot.phase.is_some() => slot.unhealthy_since,
+        _ => None,
+    };
     Sentence { tone, word, since: since.unwrap_or(slot.since), text: parts.join("; ") }
 }
 
@@ -178,7 +182,9 @@ fn state(slot: &SlotView) -> (Tone, &'static str) {
             (Tone::Unprotected, "healthy")
         }
         (_, Condition::Healthy) if !slot.protected => (Tone::Off, "healthy"),
-        (_, Condition::Healthy) if may_be_misplaced(slot) => (Tone::Waiting, "healthy"),
+        (_, Condition::Healthy) if slot.empty || may_be_misplaced(slot) => {
+            (Tone::Waiting, "healthy")
+        }
         (_, Condition::Healthy) => (Tone::Good, "healthy"),
         (_, condition) => (Tone::Waiting, in_words(condition)),
     }

@@ -206,7 +206,8 @@ fn the_checker_refuses_changes_that_no_plan_may_send() {
     assert_eq!(verdict(&|fleet, _| fleet.settings.dry_run = true), Err("S7"));
     assert_eq!(verdict(&|fleet, _| seen(fleet).opted_out = true), Err("S7"));
     let starts_while_paused = |fleet: &mut Fleet, order: &mut RunOrder| {
-        fleet.ledger.paused = Some(Pause { who: "ada".into(), reason: None, until: None });
+        fleet.ledger.paused =
+            Some(Pause { who: "ada".into(), reason: None, until: None, since: None });
         order.wait = false;
     };
     assert_eq!(verdict(&starts_while_paused), Err("S7"));

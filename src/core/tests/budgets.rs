@@ -125,7 +125,7 @@ fn s6_a_slot_that_was_set_apart_passes_the_budget_again() {
     let nodes =
         ["a", "b", "c", "d"].map(|name| node(name, if name < "c" { timeout() } else { json!({}) }));
     // While an operator holds it, another one takes its place.
-    let pause = Pause { until: None, who: "ada".into(), reason: None };
+    let pause = Pause { until: None, since: None, who: "ada".into(), reason: None };
     world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
     world.wait(30);
     world.poll(&nodes);

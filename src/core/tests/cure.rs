@@ -210,7 +210,7 @@ fn s3_an_order_that_was_lost_is_not_sent_again_for_a_wish_of_more_than_an_hour_a
 fn s3_a_wish_is_as_old_as_when_it_was_given_and_not_as_when_it_was_read() {
     let mut world = with_checkpoints();
     let node = running(&mut world);
-    let pause = Pause { who: "ada".into(), reason: None, until: None };
+    let pause = Pause { who: "ada".into(), reason: None, until: None, since: None };
     world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
     let at = world.now - jiff::SignedDuration::from_mins(50);
     let kind = CommandKind::Relaunch { slot: "a".into() };

@@ -29,7 +29,7 @@ pub type Row = (&'static str, HoldReason, Without, fn(&mut World));
 
 const STORIES: &[Row] = &[
     ("paused", HoldReason::Paused, Refused("S7"), |w| {
-        let pause = Pause { who: "ada".into(), reason: None, until: None };
+        let pause = Pause { who: "ada".into(), reason: None, until: None, since: None };
         w.sick_but(timeout(), |w| w.fleet.ledger.paused = Some(pause));
     }),
     ("opted_out", HoldReason::OptedOut, Refused("S7"), |w| {

@@ -278,7 +278,7 @@ fn an_operator_starts_the_job_of_a_healthy_slot_again_and_one_that_was_finished(
 fn s7_nothing_is_ordered_while_the_slot_is_paused() {
     let mut world = with_checkpoints();
     let node = world.crashed();
-    let pause = Pause { who: "ada".into(), reason: None, until: None };
+    let pause = Pause { who: "ada".into(), reason: None, until: None, since: None };
     world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
     world.surveyed(&[200]);
     world.next_poll(&node);
@@ -419,7 +419,7 @@ fn a_wish_that_could_not_be_met_within_an_hour_is_dropped() {
     let node = world.supervised_run();
     world.workers_say(&[(1, "v2", None)]);
     world.next_poll(&node);
-    let pause = Pause { who: "ada".into(), reason: None, until: None };
+    let pause = Pause { who: "ada".into(), reason: None, until: None, since: None };
     world.fleet.slots.get_mut("a").unwrap().paused = Some(pause);
     world.relaunch();
     let mut told = false;

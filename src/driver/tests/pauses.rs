@@ -7,7 +7,7 @@ use crate::model::spec::NodeSpec;
 
 #[test]
 fn s7_a_create_whose_slot_is_paused_or_left_to_a_dry_run_while_its_intent_is_written_is_not_sent() {
-    let pause = || Some(Pause { who: "ada".into(), reason: None, until: None });
+    let pause = || Some(Pause { who: "ada".into(), reason: None, until: None, since: None });
     for case in ["slot", "all", "dry run"] {
         let mut machine = Machine::leading(Mode::Serve);
         machine.settle_store();
