@@ -1,12 +1,18 @@
 //! `check`: the config alone, offline.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::table::fleet;
 use super::{ConfigFile, Outcome, load, print, screen};
-use crate::config;
+use crate::config::{self, Config};
 use crate::model::settings::{JobSettings, SlotSettings};
+use crate::model::time::span;
+use crate::report::access::is_loopback;
 use crate::resource::training::{body, possible};
+
+/// With less than this, an event that passes within its usual minutes costs the TPU.
+const AN_EVENT: Duration = Duration::from_secs(120);
 
 pub fn check(at: &ConfigFile) -> Outcome {
     let config = load(at)?;
@@ -37,10 +43,40 @@ pub fn check(at: &ConfigFile) -> Outcome {
             print(&screen::paragraph(&note, screen::width()));
         }
     }
-    for note in job_notes(&config.settings.slots) {
+    for note in habits(&config).into_iter().chain(job_notes(&config.settings.slots)) {
         print(&screen::paragraph(&format!("note: {note}"), screen::width()));
     }
     Ok(())
+}
+
+/// Values that are valid, and seldom meant.
+fn habits(config: &Config) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Some(address) = config.listen
+        && config.listen_token_file.is_none()
+        && !is_loopback(address.ip())
+    {
+        notes.push(format!(
+            "listen = \"{address}\" is off loopback and there is no listen_token_file: all paths but /metrics and /-/ answer 403"
+        ));
+    }
+    let short = |slot: &&SlotSettings| {
+        let grace = &slot.policy.grace;
+        let judged =
+            [grace.unresponsive, grace.runtime_unhealthy, grace.silent, grace.failed_repair];
+        grace.maintenance.into_iter().chain(judged).any(|grace| grace < AN_EVENT)
+    };
+    let names: Vec<&str> =
+        config.settings.slots.values().filter(short).map(|slot| slot.name.as_str()).collect();
+    if !names.is_empty() {
+        notes.push(format!(
+            "{}: a grace of policy.grace is shorter than {}: most maintenance events pass in minutes, and a TPU that would have come back is \
+             deleted",
+            names.join(", "),
+            span(AN_EVENT)
+        ));
+    }
+    notes
 }
 
 /// Habits of jobs that end badly later.
@@ -58,6 +94,14 @@ fn job_notes(slots: &BTreeMap<String, SlotSettings>) -> Vec<String> {
             "{}: a command and no startup_script. A recreated TPU has an empty boot disk: all that the command needs must come from the TPU's \
              own startup-script; `plan` says whether it has one",
             bare.join(", ")
+        ));
+    }
+    let left = of(&|_, command| command.trim_end().ends_with('&') && !command.ends_with("&&"));
+    if !left.is_empty() {
+        notes.push(format!(
+            "{}: the command ends with &, which puts it into the background: it ends at once, and the job counts as finished or failed while \
+             it trains. Leave the & out",
+            left.join(", ")
         ));
     }
     let loose = of(&|_, command| goes_on_after_a_failure(command));

@@ -1,4 +1,4 @@
-//! `history`: incidents, and every event with its evidence, from the journal.
+//! `history`: incidents and the commands of operators, from the journal; as JSON every event with its evidence.
 
 use std::time::Duration;
 
@@ -9,7 +9,8 @@ use serde_json::json;
 use super::names::no_slot;
 use super::screen::{labelled, paragraph, width};
 use super::{ConfigFile, Failed, Outcome, Output, load, print, wire};
-use crate::model::event::Event;
+use crate::model::event::{Event, What};
+use crate::model::phase::Phase;
 use crate::model::time::elapsed;
 use crate::model::time::span;
 use crate::report::audit::audit;
@@ -17,6 +18,8 @@ use crate::report::incident::{Ending, Healed, Incident, healed, incidents};
 
 /// The newest events that are looked through.
 const EVENTS: usize = 20_000;
+/// So many refused creates in a row are told as one.
+const TRIES: usize = 3;
 
 #[derive(Debug, Args)]
 pub struct HistoryArgs {
@@ -73,11 +76,13 @@ pub async fn history(at: &ConfigFile, args: &HistoryArgs) -> Outcome {
             json!({ "incidents": incidents, "healed": healed, "events": events })
         )),
         Output::Text if incidents.is_empty() && healed.is_empty() => {
-            print(&format!("no incidents within {}\n", within(args.since)));
+            let said: String = events.iter().filter_map(said).collect();
+            print(&format!("{said}no incidents within {}\n", within(args.since)));
         }
         Output::Text => {
             let mut text: String = incidents.iter().map(|incident| entry(incident, now)).collect();
             text.extend(healed.iter().map(left_alone));
+            text.extend(events.iter().filter_map(said));
             print(&(text + &totals(&incidents, &healed)));
         }
     }
@@ -105,6 +110,13 @@ fn left_alone(healed: &Healed) -> String {
         span(Duration::from_secs_f64(healed.seconds))
     );
     paragraph(&text, width())
+}
+
+/// A command of an operator.
+fn said(event: &Event) -> Option<String> {
+    let What::Command { .. } = event.what else { return None };
+    let slot = event.slot.as_deref().unwrap_or("all");
+    Some(paragraph(&format!("{:.0}  {slot:<20} {}", event.at, event.message), width()))
 }
 
 /// The sums, below the list.
@@ -163,13 +175,38 @@ fn not_all(events: &[Event], since: Duration, now: Timestamp) -> Option<String> 
     ))
 }
 
+/// Each phase and how long it took; creates that were refused again and again as one.
+fn phases(all: &[(Phase, f64)]) -> Vec<String> {
+    let seconds = |s: f64| span(Duration::from_secs_f64(s.max(0.0)));
+    let mut told = Vec::new();
+    let mut rest = all;
+    while let Some(((phase, took), after)) = rest.split_first() {
+        let tries = rest
+            .chunks_exact(2)
+            .take_while(|pair| pair[0].0 == Phase::Creating && pair[1].0 == Phase::Gone);
+        let count = tries.count();
+        if count >= TRIES {
+            let took: f64 = rest[..2 * count].iter().map(|(_, took)| took).sum();
+            told.push(format!("{count} creates refused over {}", seconds(took)));
+            rest = &rest[2 * count..];
+        } else {
+            told.push(format!("{phase} {}", seconds(*took)));
+            rest = after;
+        }
+    }
+    told
+}
+
 fn entry(incident: &Incident, now: Timestamp) -> String {
     let seconds = |s: f64| span(Duration::from_secs_f64(s.max(0.0)));
     let ended = match incident.ending {
-        Some(Ending::Recovered) => format!("recovered, down {}", seconds(incident.down_seconds.unwrap_or_default())),
+        Some(Ending::Recovered) => {
+            format!("recovered, down {}", seconds(incident.down_seconds.unwrap_or_default()))
+        }
         Some(Ending::Withdrawn) => {
-            "withdrawn: it healed, its job resumed or finished, it was replaced externally, or it left the config"
-                .to_owned()
+            let why = incident.withdrawn.as_deref().unwrap_or_default();
+            let cause = format!("{}: ", incident.cause.name());
+            format!("withdrawn: {}", why.strip_prefix(&cause).unwrap_or(why))
         }
         None => format!("under way for {}", span(elapsed(incident.condemned_at, now))),
     };
@@ -184,8 +221,7 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
         text += &labelled(&format!("  {label}"), &value, width());
     };
     line("evidence", incident.evidence.clone());
-    let phases: Vec<String> =
-        incident.phases.iter().map(|(phase, s)| format!("{phase} {}", seconds(*s))).collect();
+    let phases = phases(&incident.phases);
     if !phases.is_empty() {
         line(
             "phases",
@@ -208,7 +244,6 @@ fn entry(incident: &Incident, now: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::event::What;
 
     #[test]
     fn what_was_not_looked_through_is_said() {
@@ -220,5 +255,17 @@ mod tests {
         assert!(not_all(&all, hours(2), now).unwrap().contains("before 2026-06-01T11:00:00Z"));
         assert_eq!(not_all(&all, hours(0), now), None, "nothing older was asked for");
         assert_eq!(not_all(&all[1..], hours(2), now), None, "these are all");
+    }
+
+    #[test]
+    fn creates_that_are_refused_again_and_again_are_told_as_one() {
+        let mut all = vec![(Phase::Deleting, 30.0), (Phase::Gone, 1.0)];
+        (0..70).for_each(|_| all.extend([(Phase::Creating, 3.0), (Phase::Gone, 9.0)]));
+        all.extend([(Phase::Creating, 240.0), (Phase::Ready, 40.0)]);
+        let told =
+            ["deleting 30s", "gone 1s", "70 creates refused over 14m", "creating 4m", "ready 40s"];
+        assert_eq!(phases(&all), told);
+        let few = [(Phase::Gone, 1.0), (Phase::Creating, 3.0), (Phase::Gone, 9.0)];
+        assert_eq!(phases(&few), ["gone 1s", "creating 3s", "gone 9s"]);
     }
 }

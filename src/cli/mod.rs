@@ -71,7 +71,7 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Shows each slot from the journal, with or without a running service.
     Status(status::StatusArgs),
-    /// Shows incidents with their causes, phases and losses, and every event with its evidence.
+    /// Shows incidents with their causes, phases and losses, and the commands of operators; as JSON also every event.
     History(history::HistoryArgs),
     /// Shows the last lines of a slot's failed runs, even if their TPU is gone.
     Logs(logs::LogsArgs),

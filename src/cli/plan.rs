@@ -14,7 +14,7 @@ use super::screen::{self, width};
 use super::wire::Clients;
 use super::{ConfigFile, Failed, Outcome, load, print, proposal, wire};
 use crate::config::Config;
-use crate::core::if_lost::if_lost;
+use crate::core::if_lost::{IfLost, if_lost};
 use crate::core::view::{at_rest, needs_a_person};
 use crate::driver::message::Mode;
 use crate::google::tpu::TpuClient;
@@ -79,7 +79,8 @@ pub async fn plan(at: &ConfigFile, args: &PlanArgs) -> Outcome {
             super::Output::Json => print(&format!("{}\n", json!({ "if_lost": lost }))),
             super::Output::Text => screen::print(&proposal::if_lost(&lost, width())),
         }
-        let refused = lost.iter().any(|lost| lost.refused.is_some());
+        let held = |lost: &IfLost| lost.held.is_some() && !lost.by_choice;
+        let refused = lost.iter().any(|lost| lost.refused.is_some() || held(lost));
         return if refused { Err(Failed::NeedsAPerson) } else { Ok(()) };
     }
     // The looker's own dry run is not the user's: its holds are no obstacle.

@@ -193,11 +193,19 @@ pub fn if_lost(all: &[IfLost], width: Option<usize>) -> String {
 }
 
 fn recreate(lost: &IfLost, width: Option<usize>) -> String {
-    let head = paint(style(Tone::Acting), &format!("-/+ {}", lost.name));
+    let mark = if lost.deletes.is_some() { "-/+" } else { "+" };
     let verb = if lost.is_job { "submitted" } else { "created" };
-    let mut text = format!("{head} would be {verb} again in {}\n", lost.zone);
+    let (tone, would) = match (&lost.refused, &lost.held) {
+        (None, None) => (Tone::Acting, "would"),
+        _ => (Tone::Unprotected, "would NOT"),
+    };
+    let head = paint(style(tone), &format!("{mark} {}", lost.name));
+    let mut text = format!("{head} {would} be {verb} again in {}\n", lost.zone);
     if let Some(why) = &lost.refused {
         text += &labelled("REFUSED", why, width);
+    }
+    if let Some(why) = &lost.held {
+        text += &labelled("HELD", why, width);
     }
     let nothing = match lost.is_job {
         true => "nothing: a job that has ended stays listed",

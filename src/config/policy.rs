@@ -14,7 +14,12 @@ pub fn share(c: &mut Check, raw: Option<&RawShare>) -> Share {
         Some(RawShare::Count(count)) => Share::Count(c.at_least(key, Some(*count), 1, 1)),
         Some(RawShare::Percent(text)) => {
             match text.strip_suffix('%').and_then(|n| n.trim().parse::<f64>().ok()) {
-                Some(percent) if (0.0..=100.0).contains(&percent) => Share::Percent(percent),
+                Some(percent) if percent > 0.0 && percent <= 100.0 => Share::Percent(percent),
+                Some(0.0) => {
+                    let why = "one TPU at a time may always be recreated, so 0% would not mean none; write 1. `pause`, or dry_run = true, keeps all";
+                    c.wrong(key, why.to_owned());
+                    Share::Percent(25.0)
+                }
                 _ => {
                     c.wrong(key, format!("{text:?} is neither a number of slots nor a percentage; write 2 or \"25%\""));
                     Share::Percent(25.0)

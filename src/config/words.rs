@@ -18,9 +18,12 @@ pub fn plainly(key: &str, message: &str) -> String {
     if let Some(kind) = message.strip_prefix("data did not match any variant of untagged enum ") {
         return format!("is not understood; write {}", one_of(kind));
     }
-    let is_list = message.contains("expected a sequence");
-    if is_list && key.trim_end_matches('.').rsplit('.').next() == Some("tpu") {
-        return "is a list of tables; write [[tpu]], with double brackets".to_owned();
+    // Of a table at the top serde gives no key.
+    let name = key.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let slots = ["", "tpu", "vertex_job", "ai_platform_job"].contains(&name);
+    if slots && message == "invalid type: map, expected a sequence" {
+        let name = if name.is_empty() { "tpu" } else { name };
+        return format!("is one of several; write [[{name}]], with double brackets");
     }
     let rest = message.strip_prefix("invalid type: ").or(message.strip_prefix("invalid value: "));
     match rest.and_then(|rest| rest.split_once(", expected ")) {
@@ -109,7 +112,7 @@ mod tests {
     #[test]
     fn types_are_told_as_they_are_written() {
         for (message, told) in [
-            ("invalid type: map, expected a sequence", "is a list of tables; write [[tpu]]"),
+            ("invalid type: map, expected a sequence", "is one of several; write [[tpu]]"),
             ("invalid type: integer `3600`, expected a string", "is the number 3600; write text"),
             ("invalid type: string \"22:00\", expected struct RawQuietHours", "write { cron ="),
             ("data did not match any variant of untagged enum RawShare", "\"25%\""),

@@ -59,7 +59,8 @@ pub fn taken_in(
     let cancelled = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Deleting);
     let is_left = |view: &NodeView| {
         let shown = view.incarnation.as_ref().filter(|_| view.ended);
-        let condemned = cancelled.is_some_and(|of| of.condemned.as_ref() == shown);
+        let condemned =
+            shown.is_some() && cancelled.is_some_and(|of| of.condemned.as_ref() == shown);
         condemned && !ended_as(view, Condition::Finished)
             || shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
     };

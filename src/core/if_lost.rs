@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::model::filling::Filling;
 use crate::model::fleet::Fleet;
+use crate::model::hold::HoldReason;
 use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
@@ -15,6 +16,8 @@ use crate::model::spec::NodeSpec;
 use crate::resource::queued::body;
 use crate::resource::training;
 
+use super::ctx::Subject;
+use super::gates::{self, Obstacle};
 use super::{location, reads};
 
 /// The recreate of one slot.
@@ -30,6 +33,10 @@ pub struct IfLost {
     pub is_job: bool,
     /// Why it could not be created.
     pub refused: Option<String>,
+    /// Why it would not be created.
+    pub held: Option<String>,
+    /// A person chose that.
+    pub by_choice: bool,
     /// The fields of the create, by dotted key.
     pub fields: Vec<Field>,
     /// Where its job starts: a step with its place and when that was written, or nothing.
@@ -76,8 +83,18 @@ pub fn if_lost(
     now: Timestamp,
 ) -> Vec<IfLost> {
     let wanted = |record: &&SlotRecord| only.is_none_or(|only| only == record.name);
-    let of =
-        |record: &SlotRecord| Some(one(settings, settings.slots.get(&record.name)?, record, now));
+    let of = |record: &SlotRecord| {
+        let slot = settings.slots.get(&record.name)?;
+        let acceptable = reads::acceptable(settings, slot, record);
+        let (ledger, acceptable) = (&fleet.ledger, Some(&acceptable));
+        let held = gates::obstacle(Subject { settings, slot, record, ledger, acceptable, now });
+        // In dry run the question is what would be done without it.
+        let held = held.filter(|obstacle| obstacle.hold != HoldReason::DryRun);
+        let by_choice = held.as_ref().is_some_and(Obstacle::is_a_choice);
+        let of = one(settings, slot, record, now);
+        let held = held.filter(|_| of.refused.is_none()).map(|obstacle| obstacle.why);
+        Some(IfLost { held, by_choice, ..of })
+    };
     fleet.slots.values().filter(wanted).filter_map(of).collect()
 }
 
@@ -120,6 +137,8 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord, now: Times
         deletes,
         is_job: slot.filling.traits().is_job,
         refused: reads::acceptable(settings, slot, record).err(),
+        held: None,
+        by_choice: false,
         fields: fields(&shown, body.as_object()),
         checkpoint: checkpoint
             .map(|found| (found.step, found.uri.clone(), record.job.checkpoint_written)),

@@ -45,6 +45,8 @@ pub struct Incident {
     pub ended_at: Option<Timestamp>,
     /// How it ended.
     pub ending: Option<Ending>,
+    /// Why it was withdrawn, in words.
+    pub withdrawn: Option<String>,
     /// From the first symptom to recovered.
     pub down_seconds: Option<f64>,
     /// Steps between the last reported one and the checkpoint.
@@ -77,6 +79,7 @@ pub fn incidents(events: &[Event]) -> Vec<Incident> {
                     refusals: BTreeMap::new(),
                     ended_at: None,
                     ending: None,
+                    withdrawn: None,
                     down_seconds: None,
                     steps_lost: None,
                     repeated_seconds: None,
@@ -99,6 +102,7 @@ pub fn incidents(events: &[Event]) -> Vec<Incident> {
             }
             What::Withdrawn { .. } => {
                 (incident.ended_at, incident.ending) = (Some(event.at), Some(Ending::Withdrawn));
+                incident.withdrawn = Some(event.message.clone());
                 open.remove(slot);
             }
             _ => {}

@@ -28,6 +28,18 @@ pub fn hold(hold: HoldReason) -> Option<Meaning> {
             "A single read needs nothing. If it persists, run `doctor`; the reason quotes the API's answer."),
         CheckpointUnreadable => says("The job's checkpoints could not be listed just now, and a job that runs is cancelled only by a fresh listing.",
             "Look at the rights on the bucket; `doctor` prints the grant."),
+        NeverSeen => says("No job that the config means was ever seen in its regions, and nothing describes one to submit.",
+            "Correct its name or region, or name `create` to have it submitted; `plan` says what it looks for."),
+        Deleting => says("The job is being cancelled for longer than an hour, which should take minutes.",
+            "Look at it with the command of the reason; `retry SLOT` submits it again once it has ended."),
+        OptedOut => says("The job carries the label tpu-watchdog=off, by which its people keep it from the watchdog.",
+            "`retry SLOT` submits it again once it has ended; without the label, leave that out of the next one."),
+        MaxUnavailable => says("As many jobs are being submitted again as policy.max_unavailable allows; this one waits for its turn.",
+            "Nothing; or raise max_unavailable."),
+        QuietHours => says("policy.quiet_hours cancels no job that hangs at this time. Jobs that have ended are submitted again all the same.",
+            "Nothing; cancel it by hand, and it is submitted again."),
+        Forgotten => says("An operator called the slot off (`forget`).",
+            "`retry SLOT` submits it again; or remove it from the config."),
         _ => return None,
     })
 }
@@ -68,7 +80,7 @@ mod tests {
         let holds = HoldReason::ALL.into_iter().filter_map(hold);
         let all: Vec<Meaning> =
             holds.chain(Condition::ALL.into_iter().filter_map(condition)).collect();
-        assert!(all.len() > 18);
+        assert!(all.len() > 24);
         for Meaning { means, next } in all {
             for words in ["TPU", "recreate", "queued resource"] {
                 assert!(!means.contains(words) && !next.contains(words), "{means} {next}");

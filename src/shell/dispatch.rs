@@ -187,7 +187,7 @@ async fn get(world: &World, slot: &str, zone: &str, deadline: Instant) -> Readin
 }
 
 fn unread(slot: &str, failure: &Failure) -> Reading {
-    tracing::warn!(slot, "GET of the TPU failed: {failure}; nothing is concluded from it");
+    tracing::warn!(slot, "GET failed: {failure}; nothing is concluded from it");
     Reading::Unread(format!("GET failed: {failure}"))
 }
 
