@@ -22,6 +22,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::model::settings::Settings;
 
 /// Where state is kept.
@@ -183,7 +185,16 @@ pub fn parse(file: &Path, text: &str, environment: Environment) -> Result<Config
     let document = document::Document::parse(text, environment).map_err(wrap)?;
     let raw: raw::Raw = document.deserialize().map_err(wrap)?;
     let folder = file.parent().unwrap_or(Path::new("."));
-    validate::validate(raw, &document, folder, environment).map_err(wrap)
+    let mut config = validate::validate(raw, &document, folder, environment).map_err(wrap)?;
+    config.settings.digest = digest(text, &config.settings);
+    Ok(config)
+}
+
+/// Tells one config from another, with the scripts that it names.
+fn digest(text: &str, settings: &Settings) -> String {
+    let scripts = settings.slots.values().filter_map(|slot| slot.create.startup_script.as_deref());
+    let all: Vec<&str> = std::iter::once(text).chain(scripts).collect();
+    Uuid::new_v5(&Uuid::NAMESPACE_OID, all.join("\0").as_bytes()).simple().to_string()
 }
 
 /// Whether colours are not refused (<https://no-color.org>).

@@ -65,6 +65,7 @@ pub fn validate(
         owner: String::new(),
         label: raw.owner,
         decided_by: String::new(),
+        digest: String::new(),
         dry_run: raw.dry_run.unwrap_or(false),
         alpha: api.version == "v2alpha1",
         poll,

@@ -86,10 +86,12 @@ fn described(fleet: &mut Fleet, name: &str) {
 /// Since when the process that decides has done so.
 fn lead(fleet: &mut Fleet, turn: &Turn) {
     let (holder, leader) = (&fleet.settings.decided_by, &mut fleet.ledger.leader);
-    if leader.as_ref().is_none_or(|leader| leader.holder != *holder) {
-        *leader = Some(Leader { holder: holder.clone(), since: turn.now });
-        fleet.dirty_ledger = true;
-    }
+    let same = leader.take_if(|leader| leader.holder == *holder);
+    let since = same.as_ref().map_or(turn.now, |leader| leader.since);
+    let config = fleet.settings.digest.clone();
+    let present = Leader { holder: holder.clone(), since, config };
+    fleet.dirty_ledger |= same.as_ref() != Some(&present);
+    *leader = Some(present);
 }
 
 /// A slot is in the config again, with what was known of it.

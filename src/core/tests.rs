@@ -115,6 +115,7 @@ fn settings(names: &[&str]) -> Settings {
     };
     let seconds = Duration::from_secs;
     Settings {
+        digest: String::new(),
         project: "p".into(),
         owner: "me".into(),
         label: None,

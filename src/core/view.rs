@@ -44,6 +44,7 @@ pub fn document(fleet: &Fleet, now: Timestamp) -> StatusDocument {
             .as_ref()
             .filter(|pause| pause.holds(now))
             .map(|pause| PauseView::of(pause, true)),
+        config: fleet.settings.digest.clone(),
         dry_run: fleet.settings.dry_run,
         breaker: state,
         breaker_why: ledger.breaker.as_ref().map(why),

@@ -39,6 +39,7 @@ impl Machine {
             max_gap: seconds(300),
         };
         let settings = Settings {
+            digest: String::new(),
             project: "p".into(),
             owner: String::new(),
             label: None,

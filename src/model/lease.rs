@@ -28,6 +28,9 @@ pub struct Leader {
     pub holder: String,
     /// When it began to decide.
     pub since: Timestamp,
+    /// The digest of the config that it has loaded.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub config: String,
 }
 
 impl Lease {

@@ -22,6 +22,8 @@ pub struct Settings {
     pub label: Option<String>,
     /// The process that decides, for the audit.
     pub decided_by: String,
+    /// Of the config's text and the scripts that it names: tells whether a process has loaded it.
+    pub digest: String,
     /// Decide and say, but call nothing that changes anything.
     pub dry_run: bool,
     /// Whether alpha-only fields and request ids are used (`api.version = "v2alpha1"`).
@@ -434,14 +436,14 @@ impl Grace {
     pub fn startup(&self, size: Size) -> Duration {
         // unverified: a node that becomes READY does so within 45 min, a large slice within 2 h.
         // settled by: gcloud compute tpus operations list --zone ZONE, createTime and endTime of creates
-        self.startup.unwrap_or(minutes(if size.hosts >= LARGE { 120 } else { 45 }))
+        self.startup.unwrap_or(minutes(if size.hosts >= 16 { 120 } else { 45 }))
     }
 
     /// Google: large slices may be unavailable for up to a few hours.
     pub fn maintenance(&self, size: Size) -> Duration {
         // unverified: a maintenance event of a slice below 16 hosts is over within an hour.
         // settled by: gcloud alpha compute tpus tpu-vm simulate-maintenance-event NODE --zone ZONE --workers 0
-        let long = size.reserved || size.hosts >= LARGE;
+        let long = size.reserved || size.hosts >= 16;
         self.maintenance.unwrap_or(minutes(if long { 180 } else { 60 }))
     }
 
@@ -474,9 +476,6 @@ impl Grace {
         self.boot.unwrap_or(minutes(auto))
     }
 }
-
-/// Hosts from which a slice counts as large.
-const LARGE: usize = 16;
 
 const fn minutes(count: u64) -> Duration {
     Duration::from_secs(count * 60)

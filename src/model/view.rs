@@ -110,6 +110,9 @@ pub struct StatusDocument {
     /// The pause of every slot.
     #[serde(default)]
     pub paused: Option<PauseView>,
+    /// The digest of the config by which all of this is shown.
+    #[serde(default)]
+    pub config: String,
     /// `dry_run`.
     #[serde(default)]
     pub dry_run: bool,
@@ -170,6 +173,9 @@ pub struct Acting {
     /// Since when it has held the lock, where its journal says so.
     #[serde(default)]
     pub since: Option<Timestamp>,
+    /// The digest of the config that it has loaded, where its journal says so.
+    #[serde(default)]
+    pub config: Option<String>,
 }
 
 impl Acting {
@@ -177,10 +183,12 @@ impl Acting {
     pub fn of(holder: &str, leader: Option<&Leader>) -> Acting {
         let mut parts = holder.rsplitn(3, ':');
         let (_, pid, host) = (parts.next(), parts.next(), parts.next());
+        let leader = leader.filter(|leader| leader.holder == holder);
         Acting {
             host: host.unwrap_or(holder).to_owned(),
             pid: pid.and_then(|pid| pid.parse().ok()),
-            since: leader.filter(|leader| leader.holder == holder).map(|leader| leader.since),
+            since: leader.map(|leader| leader.since),
+            config: leader.map(|of| of.config.clone()).filter(|digest| !digest.is_empty()),
         }
     }
 }

@@ -24,6 +24,17 @@ pub fn banners(document: &StatusDocument, now: Timestamp) -> Vec<Banner> {
         );
         all.push(Banner { urgent: true, text });
     }
+    let of = document.acting.as_ref();
+    let other = of.filter(|of| of.config.as_ref().is_some_and(|of| *of != document.config));
+    if let Some(acting) = other.filter(|_| !document.config.is_empty()) {
+        let pid = acting.pid.map_or(String::new(), |pid| format!(" (pid {pid})"));
+        let text = format!(
+            "the config was changed, and {}{pid} has not loaded it: what is shown goes by the new one, what is done by the old one. To load it: \
+             systemctl reload tpu-watchdog, or SIGHUP",
+            acting.host
+        );
+        all.push(Banner { urgent: true, text });
+    }
     if let Some(pause) = &document.paused {
         let until = pause.until.filter(|at| *at > now);
         let until =

@@ -3,7 +3,7 @@
 use super::meanings::{Meaning, says};
 use crate::model::phase::Phase;
 
-/// What each alert means and asks for: the text that its `runbook_url` leads to.
+/// A section for each alert: the text that its `runbook_url` leads to.
 const RUNBOOK: &str = include_str!("../../docs/runbook.md");
 
 /// A step of a recovery that is under way.

@@ -59,6 +59,7 @@ struct Player {
 fn settings() -> Settings {
     let seconds = Duration::from_secs;
     Settings {
+        digest: String::new(),
         project: "p".into(),
         owner: "me".into(),
         label: None,
