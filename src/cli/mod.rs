@@ -81,7 +81,7 @@ enum Command {
     Resume(operator::ResumeArgs),
     /// Restores a slot's attempts; a job that has ended starts again on its existing TPU.
     Retry(operator::RetryArgs),
-    /// Calls off a slot's pending create: nothing is created for it until `retry`.
+    /// Leaves a slot alone until `retry`: calls off its pending create, and creates nothing for it.
     Forget(operator::ForgetArgs),
     /// Deletes a slot's TPU and creates it again, even if it is healthy.
     Recreate(operator::RecreateArgs),

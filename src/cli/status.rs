@@ -16,7 +16,7 @@ use crate::core::view::{GateAnswer, at_rest, gates_of, needs_a_person, specifica
 use crate::model::command::Command;
 use crate::model::event::Event;
 use crate::model::time::{elapsed, span};
-use crate::model::view::{Acting, StatusDocument};
+use crate::model::view::{Acting, ActionName, BreakerState, StatusDocument};
 use crate::report::sentence;
 use crate::store::Stored;
 
@@ -83,7 +83,10 @@ pub async fn status(at: &ConfigFile, args: &StatusArgs) -> Outcome {
             width(),
         )),
     }
-    outcome(&seen.document, &seen.acts)
+    // Of this slot alone; the storm breaker holds all.
+    let breaks = seen.document.breaker == BreakerState::Open;
+    let needed = breaks || view.action == ActionName::Escalate || seen.acts.inactive;
+    if needed { Err(Failed::NeedsAPerson) } else { Ok(()) }
 }
 
 /// The journal at one moment.
@@ -263,12 +266,13 @@ fn acts(
         (Some(_), _) => {
             let who = acting.as_ref().map_or(String::new(), name);
             let line = format!(
-                "○ inactive since {since}: {who} has the lock and has read no zone since{owed}. If it is gone, {start}"
+                "✗ inactive since {since}: {who} has the lock and has read no zone since{owed}: its log says why, and `doctor` looks at \
+                 credentials and permissions. If it is gone, {start}"
             );
             Acts { line, inactive: true }
         }
         (None, _) => {
-            Acts { line: format!("○ inactive since {since}{owed}; {start}"), inactive: true }
+            Acts { line: format!("✗ inactive since {since}{owed}; {start}"), inactive: true }
         }
     }
 }

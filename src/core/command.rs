@@ -9,7 +9,7 @@ use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::hold::HoldReason;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
-use crate::model::relaunch::Release;
+use crate::model::relaunch::{Asked, Release};
 use crate::model::slot::{SlotRecord, Wish};
 use crate::model::time::{elapsed, span};
 use crate::model::training::Resubmitted;
@@ -168,7 +168,9 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             recreate(record, incarnation.clone(), &command.who, now);
         }),
         CommandKind::Relaunch { slot } => relaunch(fleet, slot, &command.who, command.at.min(now)),
-        CommandKind::Done { slot } => done(fleet, slot, turn),
+        CommandKind::Done { slot } => {
+            done(fleet, slot, Asked { who: command.who.clone(), at: said }, turn)
+        }
         // The event is watched like any other.
         CommandKind::Drill { .. } => {}
         CommandKind::Release { slot } => release(fleet, slot, &command.who, turn),
@@ -233,7 +235,7 @@ fn wanted(record: &mut SlotRecord, at: Timestamp) {
 }
 
 /// A person knows that the present job's work is done: as when it has ended well.
-fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
+fn done(fleet: &mut Fleet, slot: &str, said: Asked, turn: &mut Turn) {
     let job = fleet.settings.slots.get(slot).and_then(|slot| slot.job.as_ref());
     let (Some(key), Some(record)) = (job.map(|job| job.key()), fleet.slots.get_mut(slot)) else {
         turn.note(format!("done {slot}: the config names no job for it; nothing was done"));
@@ -244,7 +246,7 @@ fn done(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
         let text = "done: the job that ran is not the one that the config names by now, which is still wanted";
         turn.tell(record, What::Note, text);
     }
-    record.job.finished = Some(ran);
+    (record.job.finished, record.job.finished_by) = (Some(ran), Some(said));
     (record.wanted, record.job.relaunch_by, record.job.wanted_again) = (None, None, None);
     if let Some(id) = record.ungranted() {
         let text = format!(

@@ -26,7 +26,7 @@ pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 const RUN_OUT: Duration = Duration::from_secs(300);
 
 /// Evidence of a finished job.
-pub const FINISHED: &str = "the job's success is journaled";
+const FINISHED: &str = "the job's success is journaled";
 
 /// Diagnoses a node that was read.
 pub fn node(
@@ -46,7 +46,7 @@ pub fn node(
     );
     // The remains of a finished job are removed: a dead node eats quota.
     if finished(record, slot) && !(view.is_lost() && record.ours) {
-        return Verdict::new(Finished, FINISHED);
+        return over(record);
     }
     if view.incarnation.is_none() {
         let why = "no creation time: the node can't be told from a later one";
@@ -207,7 +207,7 @@ pub fn reported(
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Verdict> {
-    let finished = finished(record, slot).then(|| Verdict::new(Condition::Finished, FINISHED));
+    let finished = finished(record, slot).then(|| over(record));
     finished.or_else(|| supervisor(record, slot, ledger, now))
 }
 
@@ -366,6 +366,15 @@ pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
 pub fn is_owed(record: &SlotRecord) -> bool {
     let stands = |phase| matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched);
     record.recovery.as_ref().is_some_and(|recovery| !stands(recovery.phase))
+}
+
+/// That nothing more is wanted, and who says so.
+pub fn over(record: &SlotRecord) -> Verdict {
+    let by_hand = record.job.finished_by.as_ref().map(|done| {
+        let (who, at) = (&done.who, done.at);
+        format!("{who} said at {at:.0} that its job is done; what runs there was not stopped")
+    });
+    Verdict::new(Condition::Finished, by_hand.unwrap_or_else(|| FINISHED.to_owned()))
 }
 
 /// Whether the slot's present job is journaled as finished.

@@ -273,7 +273,7 @@ fn verdict(
                 }
             }
             Some(if diagnose::finished(record, slot) {
-                Verdict::new(Condition::Finished, diagnose::FINISHED)
+                diagnose::over(record)
             } else if memory.absence_confirmed {
                 Verdict::new(Condition::Missing, "absent from a complete listing, and GET says 404")
             } else if slot.filling.traits().ends_in_place

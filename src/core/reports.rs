@@ -269,7 +269,7 @@ fn ends(
     let over = key.is_some() && record.job.finished == key;
     let finished = ending::exits(record, reports, from, key.as_deref(), whole, set_up, turn.now);
     if finished && key.is_some() && record.job.finished != key {
-        record.job.finished = key;
+        (record.job.finished, record.job.finished_by) = (key, None);
         record.suspicion = None;
         if let Some(memory) = fleet.memory.get_mut(slot) {
             memory.confirmed = None;

@@ -149,6 +149,9 @@ pub struct JobState {
     pub pardoned: BTreeMap<usize, String>,
     /// The key of a job whose success is journaled.
     pub finished: Option<String>,
+    /// An operator said that it is (`done`), whatever its hosts report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub finished_by: Option<Asked>,
     /// Since when its TPU has been READY and held by nothing, where success deletes it.
     pub removable_since: Option<Timestamp>,
     /// The node that was stopped after the success: it is stopped once.

@@ -337,3 +337,23 @@ fn a_reload_that_would_change_what_the_clients_were_made_for_is_refused() {
         rig.mutations_text()
     );
 }
+
+#[test]
+fn a_config_that_the_service_has_not_loaded_is_told_until_it_has() {
+    let mut rig = Rig::with_one_node("");
+    rig.start();
+    rig.wait_polls(2);
+    let told = |rig: &Rig, command: &str| {
+        let output = rig.command(&[command]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains("has not loaded it")
+    };
+    assert!(!told(&rig, "status") && !told(&rig, "plan"));
+    let text = std::fs::read_to_string(rig.config()).unwrap();
+    std::fs::write(rig.config(), format!("{text}\n# Changed by hand.\n")).unwrap();
+    assert!(told(&rig, "status") && told(&rig, "plan"));
+    let pid = rig.child.lock().unwrap().as_ref().unwrap().id().to_string();
+    assert!(std::process::Command::new("kill").args(["-HUP", &pid]).status().unwrap().success());
+    rig.wait_for_log("the config was reloaded");
+    rig.wait_polls(2);
+    assert!(!told(&rig, "status") && !told(&rig, "plan"));
+}
