@@ -71,6 +71,7 @@ fn settings(names: &[String]) -> Settings {
         (name.clone(), slot)
     };
     Settings {
+        digest: String::new(),
         project: "p".into(),
         owner: "me".into(),
         label: None,

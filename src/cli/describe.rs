@@ -98,8 +98,10 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
     ));
     if let Some(job) = &slot.job {
         let step = job.step.map_or(String::new(), |step| format!(", step {step}"));
-        let phase = job.phase.map_or(String::new(), |phase| format!(" ({phase})"));
-        all.push(("Job", format!("{}{phase}{step}", job.state)));
+        let state = job.state.to_string();
+        let phase = job.phase.map(|phase| phase.to_string()).filter(|phase| *phase != state);
+        let phase = phase.map_or(String::new(), |phase| format!(" ({phase})"));
+        all.push(("Job", format!("{state}{phase}{step}")));
         let checkpoint = match (&job.checkpoint, &job.location) {
             (Some(uri), _) => {
                 let age =

@@ -106,7 +106,10 @@ pub fn sentence(slot: &SlotView, now: Timestamp) -> Sentence {
         _ if matches!(word, "healthy" | "not found") => {}
         _ => parts.push(why(slot, now)),
     }
-    let told = slot.unprotected_reason.as_ref().filter(|why| !parts.join(";").contains(*why));
+    // A choice of its people that holds it now is told already.
+    let held = slot.unprotected_by_choice && slot.hold == slot.unprotected_by;
+    let told = slot.unprotected_reason.as_ref().filter(|_| !held);
+    let told = told.filter(|why| !parts.join(";").contains(*why));
     let open = matches!(word, "healthy" | "not found") || tone == Tone::Waiting;
     if let Some(why) = told.filter(|_| open && word != "paused") {
         parts.push(format!("NOT PROTECTED: {why}"));

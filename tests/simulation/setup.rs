@@ -182,6 +182,7 @@ impl Setup {
         let seconds = Duration::from_secs;
         let scheduled = watchdogs == [Kind::Schedule];
         let settings = Settings {
+            digest: String::new(),
             project: "p".into(),
             owner: OWNER.into(),
             label: None,

@@ -319,7 +319,8 @@ impl World {
         self.check("S1", slot, same, || format!("meant for {meant}, it hits {request:?}"));
         let ours = withdrawn.is_none() || owner_of(&request) == Some(OWNER);
         self.check("S17", slot, ours, || format!("it is not ours: {request:?}"));
-        let waits = ["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING"].contains(&request.state);
+        let kept = ["WAITING_FOR_RESOURCES", "ACCEPTED", "CREATING", "PROVISIONING"];
+        let waits = kept.contains(&request.state);
         self.check("S10", slot, withdrawn.map_or(!waits, |force| !force), || {
             format!("it loses its place, or its node: {request:?}")
         });
