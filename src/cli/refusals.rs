@@ -231,7 +231,9 @@ fn resume_refused(
         return (!other).then_some(Refused::Needless(text));
     }
     let opted_out = seen.is_some_and(|seen| seen.opted_out);
-    if holds(record.paused.as_ref(), now) || opted_out && record.is_gone() {
+    // The label may be that of a machine that is lost, or was made again.
+    let lost = record.verdict.condition == Condition::SliceLost || record.job.made_again.is_some();
+    if holds(record.paused.as_ref(), now) || opted_out && (lost || record.is_gone()) {
         return None;
     }
     if opted_out {

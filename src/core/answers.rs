@@ -126,10 +126,13 @@ fn told(verb: Verb, outcome: &CallOutcome) -> (CallResult, String) {
 /// A slot left the config while its delete was on its way, and may come back.
 fn left_meanwhile(fleet: &mut Fleet, name: &str, outcome: CallOutcome) {
     let left = fleet.left.get_mut(name).filter(|record| record.unanswered_delete.is_some());
-    if let (Some(record), CallOutcome::Accepted(operation)) = (left, outcome) {
-        record.own_delete = Some(operation);
-        fleet.dirty.insert(name.to_owned());
+    let Some(record) = left else { return };
+    match outcome {
+        CallOutcome::Accepted(operation) => record.own_delete = Some(operation),
+        CallOutcome::Refused(_) | CallOutcome::NotSent(_) => record.deleting = None,
+        CallOutcome::Unknown(_) => return,
     }
+    fleet.dirty.insert(name.to_owned());
 }
 
 /// S18: the minute of the limit begins when the call has certainly left; one that never left counts no

@@ -47,7 +47,7 @@ pub fn call_off(
     }
     if phase == Phase::Deleting {
         // Should it be wanted once more, that delete is no other client's.
-        record.deleting.clone_from(&recovery.condemned);
+        record.deleting = recovery.condemned.clone().map(|of| (of, turn.now));
         let unanswered = matches!(recovery.call, None | Some(Call::Intended | Call::Unknown));
         record.unanswered_delete = unanswered.then_some(recovery.phase_since);
     }

@@ -35,6 +35,9 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some((at, _)) = &mut record.create_check {
             past(at);
         }
+        if let Some((_, at)) = &mut record.deleting {
+            past(at);
+        }
         if let Some((_, learned)) = &mut record.left_behind {
             past(learned);
         }
@@ -98,6 +101,9 @@ fn job(job: &mut JobState, now: Timestamp) {
     if let Some(relaunch) = &mut job.relaunch {
         past(&mut relaunch.at);
         maybe_past(&mut relaunch.written_at);
+    }
+    if let Some(again) = &mut job.made_again {
+        past(&mut again.at);
     }
     job.amendment.iter_mut().for_each(|amendment| amended(amendment, now));
     job.workers.values_mut().for_each(|worker| maybe_past(&mut worker.beat_at));

@@ -126,20 +126,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
                 None => fleet.ledger.paused = Some(pause),
             }
         }
-        CommandKind::Resume { slot: Some(slot), adopt } => {
-            fleet.ledger.left_paused.remove(slot);
-            change(fleet, slot, |record| {
-                record.paused = None;
-                if *adopt {
-                    adopt_node(record);
-                }
-                let gone = record.is_gone();
-                if let Some(seen) = record.seen.as_mut().filter(|seen| gone && seen.opted_out) {
-                    // Also where a person deleted it to get rid of the label.
-                    (seen.opted_out, record.deleted) = (false, None);
-                }
-            });
-        }
+        CommandKind::Resume { slot: Some(slot), adopt } => resume(fleet, slot, *adopt),
         CommandKind::Resume { slot: None, .. } => fleet.ledger.paused = None,
         CommandKind::Retry { slot, from } => {
             let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
@@ -177,6 +164,27 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         CommandKind::BreakerReset => reset_breaker(fleet),
     }
     fleet.dirty_ledger = true;
+}
+
+fn resume(fleet: &mut Fleet, slot: &str, adopt: bool) {
+    fleet.ledger.left_paused.remove(slot);
+    change(fleet, slot, |record| {
+        record.paused = None;
+        if adopt {
+            adopt_node(record);
+        }
+        let gone = record.is_gone();
+        let Some(seen) = &mut record.seen else { return };
+        // Labels of machines that are lost; that of one which is there is read again.
+        seen.labelled.clear();
+        if gone && seen.opted_out {
+            // Also where a person deleted it to get rid of the label.
+            (seen.opted_out, record.deleted) = (false, None);
+        }
+    });
+    if let Some(memory) = fleet.memory.get_mut(slot) {
+        memory.shown = None;
+    }
 }
 
 /// The present state is judged from scratch: by the budgets that the open breaker held, or all.

@@ -234,9 +234,8 @@ fn supervisor(
     ledger: &Ledger,
     now: Timestamp,
 ) -> Option<Verdict> {
-    // Hosts of a slice that lacks the present order can't be heard: it is to be ordered first.
-    let heard = record.seen.as_ref().is_some_and(|s| s.supervised && s.out_of_step.is_none());
-    if !record.ours || !heard || slot.supervisor.is_none() {
+    let seen = record.seen.as_ref().filter(|seen| seen.supervised)?;
+    if !record.ours || slot.supervisor.is_none() {
         return None;
     }
     let failed = record.job.failed.as_ref().map(|(worker, code, text)| {
@@ -246,6 +245,12 @@ fn supervisor(
     // Whom the others wait for may be dead.
     let lifeless = || lifeless(record, slot, ledger, now);
     let crippled = || crippled(record, slot, ledger, now);
+    let gang = || crippled().filter(|of| of.condition == Condition::GangIncomplete);
+    if seen.out_of_step.is_some() {
+        // Of the job such hosts can't be heard: they are ordered first, unless they never come up for that.
+        let never = || lifeless().filter(|of| of.condition == Condition::NeverBooted);
+        return gang().or_else(never).or(failed.filter(|_| record.job.stuck == Some(Stuck::Setup)));
+    }
     match record.job.stuck {
         Some(Stuck::RollCall) => crippled().or_else(lifeless).or(failed),
         // A dead host goes on saying so; a gang that can't form has its own cause.
@@ -253,8 +258,7 @@ fn supervisor(
             if let Some(verdict) = stuck_chips(record, slot) {
                 return Some(verdict);
             }
-            let gang = crippled().filter(|of| of.condition == Condition::GangIncomplete);
-            gang.or_else(lifeless).or(failed)
+            gang().or_else(lifeless).or(failed)
         }
         _ => crippled().or(failed).or_else(lifeless),
     }

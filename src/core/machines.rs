@@ -6,19 +6,22 @@
 //! Its hosts start generation 1 from nothing, and generation 2 is ordered from step 900 for all slices.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::event::What;
 use crate::model::ids::RunOrder;
+use crate::model::job::MadeAgain;
 use crate::model::node::{NodeState, NodeView};
+use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord};
 
-use super::ending;
 use super::turn::Turn;
+use super::{ending, learning};
 
 /// Takes in that machines were made again: nothing that was heard of the former ones holds for them.
-pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
+pub fn made_again(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
     let Some(known) = same(record, view).map(|seen| &seen.machines) else { return };
     let younger = |(name, made): &(&String, &Timestamp)| {
         known.get(*name).is_some_and(|before| *made > before)
@@ -33,17 +36,28 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
         again.join(", ")
     );
     record.ready_since = (view.state == NodeState::Ready).then_some(turn.now);
-    record.job.workers.clear();
-    (record.job.attributes_at, record.job.unheard_since) = (None, None);
-    record.job.unbooted_for = Default::default();
-    record.job.runs.began = false;
+    let slot = settings.slots.get(&record.name);
+    let job = &mut record.job;
+    job.workers.clear();
+    (job.attributes_at, job.unheard_since) = (None, None);
+    job.unbooted_for = Duration::ZERO;
+    job.runs.began = false;
+    // One that waits for its hosts to follow it waits for hosts that are gone.
+    job.relaunch.take_if(|relaunch| relaunch.written_at.is_some());
+    // A job on one machine that finds its checkpoints by itself needs none.
+    let alone = slot.is_some_and(SlotSettings::finds_its_own) && view.members.len() < 2;
+    let saved = job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
+    let (at, generation) = (turn.now, job.generation);
+    let present = MadeAgain { at, generation, saved, listed: false };
+    job.made_again = Some(present).filter(|_| !alone);
     ending::forget(record);
-    record.job.made_again = Some(record.job.generation);
     if let Some(seen) = &mut record.seen {
         seen.run = None;
     }
-    if let Some(release) = &mut record.released {
-        release.done = false;
+    let ours = learning::is_ours(record, view, &settings.owner);
+    if let Some(release) = record.released.as_mut().filter(|release| release.done && ours) {
+        // It has our keys once more, and is given back once more.
+        (release.done, record.ours) = (false, true);
     }
     turn.tell(record, What::Note, message);
 }
@@ -65,11 +79,23 @@ pub fn known(record: &SlotRecord, view: &NodeView) -> BTreeMap<String, Timestamp
     all
 }
 
-/// Whether people have opted it out. A label that was on a machine counts until all are shown without one; a request
-/// alone shows the label as it was asked for.
+/// Which machines people have opted out, each by when it was made: the label of one that is lost, or was made again without
+/// it, counts until `resume`.
+pub fn opted_out(record: &SlotRecord, view: &NodeView) -> BTreeMap<String, Timestamp> {
+    let there = view.machines.clone().unwrap_or_default();
+    let mut all = same(record, view).map(|seen| seen.labelled.clone()).unwrap_or_default();
+    all.retain(|name, made| there.get(name) != Some(made));
+    let labelled = there.into_iter().filter(|(name, _)| view.labelled.contains(name));
+    all.extend(labelled);
+    all
+}
+
+/// Whether people have opted it out. A request alone shows the label as it was asked for.
 pub fn is_opted_out(record: &SlotRecord, view: &NodeView) -> bool {
-    let was = same(record, view).filter(|_| view.lacks_machines()).map(|seen| seen.opted_out);
-    was.unwrap_or(view.opted_out) || view.opted_out && !view.is_empty()
+    if view.is_empty() {
+        return same(record, view).map_or(view.opted_out, |seen| seen.opted_out);
+    }
+    view.opted_out || !opted_out(record, view).is_empty()
 }
 
 /// The run order that they have. Its generation only grows: a read that still shows a lower one shows the past.

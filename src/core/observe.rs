@@ -32,6 +32,9 @@ use super::{
     request, settle,
 };
 
+/// A delete of ours of a slot that was called off is seen within this time.
+const OWN_DELETE_FOR: Duration = Duration::from_secs(3600);
+
 /// Applies one reading that began at `began`.
 pub fn observe(
     fleet: &mut Fleet,
@@ -309,7 +312,7 @@ fn note(
     turn: &mut Turn,
 ) {
     let (now, known) = (turn.now, record.incarnation == view.incarnation);
-    machines::made_again(record, view, turn);
+    machines::made_again(record, view, settings, turn);
     let waited = record.seen.as_ref().filter(|_| known).and_then(|seen| seen.waits_since);
     let configured = settings.slots.get(&record.name).and_then(|slot| slot.supervisor.as_deref());
     let hidden = learning::hidden_by_v2(record, view);
@@ -325,6 +328,7 @@ fn note(
         window_end: view.upcoming.as_ref().filter(|u| u.ongoing).and_then(|u| u.window_end),
         maintenance_start: view.upcoming.as_ref().and_then(|u| u.window_start),
         opted_out: machines::is_opted_out(record, view),
+        labelled: machines::opted_out(record, view),
         other_owner: view.owner.clone().filter(|owner| {
             // Former versions wrote the label; what this journal made stays ours.
             let labelled = record.ours && settings.label.as_ref() == Some(owner);
@@ -476,7 +480,8 @@ fn notice_deletion(
         let same = stray.zone == record.zone && stray.incarnation == view.incarnation;
         same && stray.is_being_removed()
     };
-    let called_off = record.deleting.is_some() && record.deleting == view.incarnation;
+    let recent = record.deleting.as_ref().filter(|(_, at)| elapsed(*at, now) < OWN_DELETE_FOR);
+    let called_off = recent.is_some_and(|(of, _)| view.incarnation.as_ref() == Some(of));
     let by_us = by_us || called_off || ledger.strays.values().any(withdrawn);
     // A request takes its nodes along, and the end of its capacity both.
     let by_request =

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::action::Reading;
+use crate::model::event::What;
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
@@ -147,10 +148,7 @@ fn is_taken_back(fleet: &Fleet, key: &str, request: &RequestView) -> bool {
     let Some(stray) = fleet.ledger.strays.get(key) else { return false };
     let pending = fleet.slots.get(&stray.name).is_some_and(|record| {
         let phase = record.recovery.as_ref().map(|recovery| recovery.phase);
-        // Without an order of its own, a request of an earlier recovery is meant.
-        let ordered = record.recovery.as_ref().is_some_and(|recovery| recovery.order.is_some());
-        let elsewhere = record.zone != stray.zone && !record.forgotten;
-        phase == Some(Phase::Gone) && ordered && elsewhere
+        phase == Some(Phase::Gone) && record.zone != stray.zone && !record.forgotten
     });
     let granted = matches!(request.state, RequestState::Provisioning | RequestState::Active);
     let zones = fleet.settings.slots.get(&stray.name).map(|slot| &slot.zones);
@@ -174,8 +172,15 @@ fn take_back(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &mut Tur
         "its queued resource {id} in {} was not withdrawn in time: it is {state}, and is taken up",
         stray.zone
     );
-    advance(record, Phase::Creating, &why, turn);
-    set_call(record, Call::Observed);
+    let recovery = record.recovery.take_if(|recovery| recovery.order.is_none());
+    if let Some(recovery) = recovery {
+        // A request of an earlier recovery: it fills the slot, and this one has asked for nothing yet.
+        (record.incarnation, record.seen, record.suspicion) = (None, None, None);
+        turn.tell(record, What::Withdrawn { cause: recovery.cause }, why);
+    } else {
+        advance(record, Phase::Creating, &why, turn);
+        set_call(record, Call::Observed);
+    }
     fleet.dirty.insert(stray.name.clone());
     fleet.dirty_ledger = true;
 }

@@ -7,7 +7,7 @@ use crate::model::checkpoint::{Checkpoint, CheckpointSurvey};
 use crate::model::condition::Kind;
 use crate::model::failure::Failure;
 use crate::model::fleet::Fleet;
-use crate::model::job::JobState;
+use crate::model::job::{JobState, MadeAgain};
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
@@ -25,7 +25,10 @@ pub fn answered(
     turn: &mut Turn,
 ) {
     match result {
-        Ok(survey) => surveyed(fleet, slot, began, location, survey, turn),
+        Ok(survey) => {
+            was_saved(fleet, slot, (began, location), &survey);
+            surveyed(fleet, slot, began, location, survey, turn);
+        }
         Err(failure) => {
             if let Some(record) = fleet.slots.get_mut(slot)
                 && let Some(settings) = listed_at(record, fleet.settings.slots.get(slot), location)
@@ -36,6 +39,21 @@ pub fn answered(
             let memory = fleet.memory.entry(slot.to_owned()).or_default();
             (memory.survey_failure, memory.went_back) = (Some(failure.to_string()), false);
         }
+    }
+}
+
+/// Of machines that were made again, the first listing tells what the former ones had saved; what comes later is the
+/// present run's.
+fn was_saved(fleet: &mut Fleet, slot: &str, of: (Timestamp, &str), survey: &CheckpointSurvey) {
+    let (began, location) = of;
+    let Some(record) = fleet.slots.get_mut(slot) else { return };
+    let first = |of: &MadeAgain| !of.listed && began >= of.at;
+    if record.job.location == location
+        && let Some(again) = record.job.made_again.as_mut().filter(|of| first(of))
+    {
+        let newest = survey.newest.as_ref().map(|checkpoint| checkpoint.step);
+        (again.saved, again.listed) = (again.saved.max(newest), true);
+        fleet.dirty.insert(slot.to_owned());
     }
 }
 

@@ -292,9 +292,13 @@ fn wish(record: &SlotRecord, poll: &PollSettings) -> Option<String> {
 
 /// Whether its TPU would be created again with nothing to run on it.
 fn is_empty(record: &SlotRecord, slot: &SlotSettings) -> bool {
-    let learned = record.spec.as_ref().filter(|_| !slot.filling.traits().is_job);
-    let bare = slot.job.is_none() && !NodeSpec::has_a_script(learned, &slot.create);
-    bare && (learned.is_some() || record.seen.is_none())
+    if slot.job.is_some() || slot.filling.traits().is_job {
+        return false;
+    }
+    let learned = record.spec.as_ref();
+    // Of one that nothing describes there is more to say than that.
+    let known = learned.is_some() || !slot.create.fields.is_empty();
+    known && !NodeSpec::has_a_script(learned, &slot.create)
 }
 
 /// Gaps that matter on the day on which the slot is created again.

@@ -31,10 +31,9 @@ impl SlotRecord {
 
     /// The order with which machines came up that were made again, where a newer one has to follow.
     pub fn outdated_order(&self) -> Option<&RunOrder> {
-        let (ordered, run) = (self.job.made_again?, self.seen.as_ref()?.run.as_ref()?);
-        let saved = self.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
-        let older = run.generation < ordered || saved > run.step;
-        (run.generation <= ordered && older).then_some(run)
+        let (again, run) = (self.job.made_again?, self.seen.as_ref()?.run.as_ref()?);
+        let older = run.generation < again.generation || again.saved > run.step;
+        (run.generation <= again.generation && older).then_some(run)
     }
 
     /// The job's phase, with the host that is least advanced and its words; none where a host tells none.

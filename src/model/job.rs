@@ -54,15 +54,28 @@ impl WorkerState {
     }
 }
 
+/// How the job stood when machines of its queued resource were made again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeAgain {
+    /// When that was seen.
+    pub at: Timestamp,
+    /// The last generation that was ordered.
+    pub generation: u64,
+    /// The newest step that was saved by then.
+    pub saved: Option<u64>,
+    /// A listing has shown since then what that was.
+    pub listed: bool,
+}
+
 /// The job of a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobState {
     /// The last generation that was ordered.
     pub generation: u64,
-    /// Machines of its queued resource were made again when this was the last generation that was ordered.
+    /// Machines of its queued resource were made again, with an order that may be an old one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub made_again: Option<u64>,
+    pub made_again: Option<MadeAgain>,
     /// The lowest generation that the run order of the present node ever named.
     pub heard_from: Option<u64>,
     /// The newest step reported by the job.

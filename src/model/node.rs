@@ -1,6 +1,6 @@
 //! A node as it was read: a typed view next to the raw JSON. `resource::node` reads it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -121,11 +121,6 @@ impl NodeView {
             || self.standing.as_ref().is_some_and(lost)
     }
 
-    /// Whether not all of its nodes are there: what was changed on the others does not show.
-    pub fn lacks_machines(&self) -> bool {
-        self.machines.as_ref().is_some_and(|there| there.len() < self.members.len())
-    }
-
     /// Whether it is a queued resource without any node.
     pub fn is_empty(&self) -> bool {
         self.machines.as_ref().is_some_and(BTreeMap::is_empty)
@@ -174,6 +169,8 @@ pub struct NodeView {
     pub workers: usize,
     /// The label `tpu-watchdog=off` is set.
     pub opted_out: bool,
+    /// Of a queued resource: its nodes with that label.
+    pub labelled: BTreeSet<String>,
     /// Metadata `tpu-watchdog-owner`.
     pub owner: Option<String>,
     /// Metadata `tpu-watchdog-slot`.

@@ -48,6 +48,9 @@ pub struct Seen {
     pub maintenance_start: Option<Timestamp>,
     /// The label `tpu-watchdog=off`.
     pub opted_out: bool,
+    /// Of a queued resource: the machines that had it, each by when it was made.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labelled: BTreeMap<String, Timestamp>,
     /// Another owner's id.
     pub other_owner: Option<String>,
     /// The queued resource that the node belongs to.
@@ -243,9 +246,9 @@ pub struct SlotRecord {
     /// The operation of our own last delete.
     #[serde(default)]
     pub own_delete: Option<String>,
-    /// The incarnation whose delete of ours was under way when its slot was called off.
+    /// The incarnation whose delete of ours was under way when its slot was called off, and when that was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub deleting: Option<Incarnation>,
+    pub deleting: Option<(Incarnation, Timestamp)>,
     /// When our own last delete was decided whose answer never came: its operation is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unanswered_delete: Option<Timestamp>,

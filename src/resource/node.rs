@@ -68,9 +68,7 @@ impl NodeView {
                 .get("healthDescription")
                 .and_then(Value::as_str)
                 .and_then(maintenance_event),
-            symptoms: list("symptoms")
-                .map(|all| all.iter().map(symptom).collect())
-                .unwrap_or_default(),
+            symptoms: list("symptoms").into_iter().flatten().map(symptom).collect(),
             upcoming: raw.get("upcomingMaintenance").filter(|u| u.is_object()).map(upcoming),
             is_v1: raw.get("apiVersion").is_some_and(|of| *of == "V1" || *of == "V1_ALPHA1"),
             own_state: None,
@@ -100,6 +98,7 @@ impl NodeView {
             standing: None,
             members: Vec::new(),
             machines: None,
+            labelled: Default::default(),
             slice: None,
             out_of_step: None,
             deletable: Deletable::Now,

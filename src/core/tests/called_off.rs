@@ -111,3 +111,24 @@ fn s21_a_create_that_was_lost_in_another_zone_is_followed_when_its_slot_is_calle
     }
     assert!(strays["us-east5-a/a"].incarnation.is_none(), "it was not seen there");
 }
+
+#[test]
+fn a_delete_of_ours_that_never_left_excuses_no_later_one() {
+    let mut world = World::new(settings(&["a", "b", "c"]));
+    world.sick(&["a"], json!({"health": "TIMEOUT"}), 3600);
+    world.get("a", Some(node("a", json!({"health": "TIMEOUT"}))));
+    assert!(is_delete(&world.actions));
+    let config = world.fleet.settings.clone();
+    let mut without: Settings = config.clone();
+    without.slots.remove("a");
+    world.input(Input::Configured(Box::new(without)));
+    world.called("a", CallOutcome::NotSent(Failure::new(FailureClass::Transient, "no term")));
+    world.input(Input::Configured(Box::new(config)));
+    for _ in 0..4 {
+        world.wait(30);
+        world.poll(&[node("a", json!({}))]);
+    }
+    world.wait(30);
+    world.poll(&[node("a", json!({"state": "DELETING"}))]);
+    assert!(world.fleet.slots["a"].deleted.is_some(), "another client's");
+}

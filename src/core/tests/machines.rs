@@ -3,12 +3,18 @@
 use super::relaunch::{accepted, patched};
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::beacon::WorkerReport;
 use crate::model::command::CommandKind;
 use crate::model::ids::RunOrder;
 
 /// A poll half a minute later that shows this node as the machines of a request, made so many hours after the
 /// first ones; a negative one is not there.
 fn shows(world: &mut World, node: &Value, made: [i64; 2]) {
+    shows_with(world, node, made, |_| ());
+}
+
+/// The same; and what else they show.
+fn shows_with(world: &mut World, node: &Value, made: [i64; 2], change: impl Fn(&mut NodeView)) {
     world.wait(30);
     let mut view = NodeView::parse(node.clone()).unwrap();
     let first: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
@@ -18,6 +24,10 @@ fn shows(world: &mut World, node: &Value, made: [i64; 2]) {
         view.fingerprint = view.fingerprint.rotate_left(1) ^ made.as_second().unsigned_abs();
         view.machines.get_or_insert_default().insert(name.clone(), made);
     }
+    change(&mut view);
+    view.opted_out |= !view.labelled.is_empty();
+    view.fingerprint ^=
+        view.out_of_step.unwrap_or_default() << 40 | (view.labelled.len() as u64) << 50;
     let idle = ["idle-1", "idle-2"].map(|name| super::node(name, json!({})));
     let idle = idle.map(|raw| Arc::new(NodeView::parse(raw).unwrap()));
     let nodes = [Arc::new(view)].into_iter().chain(idle).collect();
@@ -41,8 +51,9 @@ fn at_work_for_long() -> (World, Value) {
 fn next_order(world: &mut World, node: &Value, made: [i64; 2]) -> Option<RunOrder> {
     (0..30).find_map(|_| {
         shows(world, node, made);
-        let first = world.run_order();
+        let shown = world.run_order();
         world.workers_say(&[(1, "v3", None)]);
+        let first = shown.or(world.run_order());
         if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
             world.surveyed(&[100, 500, 900]);
         }
@@ -87,16 +98,106 @@ fn s7_s17_machines_that_are_made_again_are_not_ordered_where_nothing_may_be_writ
     assert_eq!(next_order(&mut world, &created, [5, 0]), None, "dry run");
 }
 
+/// The first machine has the label.
+fn labelled(view: &mut NodeView) {
+    view.labelled = ["a-0".to_owned()].into();
+}
+
 #[test]
-fn s7_a_label_on_a_machine_that_is_lost_counts_until_all_are_there_without_it() {
-    let (mut world, created) = at_work_for_long();
-    let mut labelled = created.clone();
-    labelled["labels"] = json!({"tpu-watchdog": "off"});
+fn s7_the_label_of_a_machine_that_is_lost_or_made_again_counts_until_resume() {
     let opted_out = |world: &World| world.fleet.slots["a"].seen.as_ref().unwrap().opted_out;
-    shows(&mut world, &labelled, [0, 0]);
-    assert!(opted_out(&world));
-    shows(&mut world, &created, [-1, 0]);
-    assert!(opted_out(&world), "the labelled one is not there");
+    for later in [[-1, 0], [5, 0]] {
+        let (mut world, created) = at_work_for_long();
+        shows_with(&mut world, &created, [0, 0], labelled);
+        assert!(opted_out(&world));
+        for _ in 0..3 {
+            shows(&mut world, &created, later);
+            assert!(opted_out(&world), "{later:?}: the labelled one is not there");
+        }
+        world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+        shows(&mut world, &created, later);
+        assert!(!opted_out(&world), "{later:?}");
+        // One that is there is opted out by its label, whatever was said.
+        shows_with(&mut world, &created, later, |view| view.labelled = ["a-1".to_owned()].into());
+        world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+        shows_with(&mut world, &created, later, |view| view.labelled = ["a-1".to_owned()].into());
+        assert!(opted_out(&world), "{later:?}");
+    }
+    // People take it off a machine that is there.
+    let (mut world, created) = at_work_for_long();
+    shows_with(&mut world, &created, [0, 0], labelled);
     shows(&mut world, &created, [0, 0]);
     assert!(!opted_out(&world));
+}
+
+#[test]
+fn s5_a_run_is_not_ended_for_what_it_saved_after_its_machines_were_made_again() {
+    let (mut world, node) = with_two_machines();
+    shows(&mut world, &node, [5, 5]);
+    world.workers_say(&[(1, "v3", None)]);
+    for round in 0..20 {
+        world.surveyed(if round < 3 { &[100] } else { &[100, 200] });
+        shows(&mut world, &node, [5, 5]);
+        world.workers_say(&[(1, "v3", None)]);
+        assert!(world.run_order().is_none(), "{round}: {:?}", world.messages);
+    }
+    // Steps that the former machines had saved unseen count.
+    let (mut world, node) = with_two_machines();
+    shows(&mut world, &node, [5, 5]);
+    world.surveyed(&[100, 200]);
+    let order = (0..20).find_map(|_| {
+        shows(&mut world, &node, [5, 5]);
+        world.workers_say(&[(1, "v3", None)]);
+        let first = world.run_order();
+        if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
+            world.surveyed(&[100, 200]);
+        }
+        first.or(world.run_order())
+    });
+    assert_eq!(order.and_then(|order| order.step), Some(200));
+}
+
+/// At work under generation 1, from the only step that is saved. Returns the node.
+fn with_two_machines() -> (World, Value) {
+    let mut world = with_checkpoints();
+    let node = world.at_work("v3");
+    shows(&mut world, &node, [0, 0]);
+    world.workers_say(&[(1, "v3", None)]);
+    world.surveyed(&[100]);
+    (world, node)
+}
+
+#[test]
+fn l1_machines_that_are_made_again_and_never_boot_are_judged() {
+    let (mut world, created) = at_work_for_long();
+    let never = (0..60).any(|_| {
+        shows_with(&mut world, &created, [0, 5], |view| view.out_of_step = Some(2));
+        let of = world.fleet.slots["a"].incarnation.clone().unwrap();
+        let (began, result) = (world.now, Ok(vec![WorkerReport::default()]));
+        world.input(Input::Attributes { slot: "a".into(), of, began, result });
+        world.fleet.slots["a"].verdict.condition == Condition::NeverBooted
+    });
+    assert!(never, "{:?}", world.fleet.slots["a"].verdict);
+}
+
+#[test]
+fn l8_machines_that_are_made_again_while_an_order_waits_for_them_get_the_next_one() {
+    let (mut world, created) = at_work_for_long();
+    let newer = RunOrder { generation: 2, step: Some(500), ..super::amend::present(&created) };
+    world.command(CommandKind::Relaunch { slot: "a".into() });
+    let order = (0..10).find_map(|_| {
+        let first = world.run_order();
+        if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
+            world.surveyed(&[100, 500, 900]);
+        } else if first.is_none() {
+            shows(&mut world, &patched(&created, &newer), [0, 0]);
+        }
+        first.or(world.run_order())
+    });
+    let order = order.expect("the operator's");
+    world.ordered(accepted());
+    shows(&mut world, &patched(&created, &order), [0, 0]);
+    let next = next_order(&mut world, &created, [0, 5]).expect("one for the new machine");
+    assert_eq!((order.generation, next.generation, next.step), (3, 4, Some(900)));
+    assert_eq!(world.fleet.slots["a"].job.runs.fruitless, 0, "S16: no run of the job has failed");
 }

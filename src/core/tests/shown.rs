@@ -2,6 +2,7 @@
 
 use super::runs::with_checkpoints;
 use super::*;
+use crate::model::command::CommandKind;
 use crate::model::exit::Stuck;
 use crate::model::lookup::CreateCheck;
 use crate::model::settings::WhenMissing;
@@ -123,4 +124,35 @@ fn of_a_tpu_that_was_not_read_yet_it_is_not_claimed_that_there_is_none() {
     world.poll(&[]);
     world.get("a", None);
     assert!(reason(&world).contains("was ever seen"), "{}", reason(&world));
+}
+
+#[test]
+fn a_tpu_that_would_come_back_empty_is_told() {
+    let shown = |metadata: Value| {
+        let mut world = World::new(settings(&["a"]));
+        world.poll(&[node("a", json!({"metadata": metadata}))]);
+        let slot = view::document(&world.fleet, world.now).tpus.remove(0);
+        (slot.empty, slot.warnings.join(" ").contains("nothing would run on it"))
+    };
+    assert_eq!(shown(json!({})), (true, true));
+    assert_eq!(shown(json!({"startup-script": "#! /bin/bash\ntrain"})), (false, false));
+    // One that was never seen, and that nothing describes, is told as that.
+    let mut world = World::new(settings(&["a"]));
+    world.poll(&[]);
+    assert!(!view::document(&world.fleet, world.now).tpus[0].empty);
+}
+
+#[test]
+fn the_done_of_an_operator_is_no_success_that_was_seen() {
+    let mut world = with_checkpoints();
+    let node = world.supervised_run();
+    world.command(CommandKind::Done { slot: "a".into() });
+    world.next_poll(&node);
+    let slot = view::document(&world.fleet, world.now).tpus.remove(0);
+    assert_eq!(slot.condition, Condition::Finished);
+    assert!(
+        slot.evidence.contains("said at") && slot.evidence.contains("was not stopped"),
+        "{}",
+        slot.evidence
+    );
 }
