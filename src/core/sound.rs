@@ -7,31 +7,20 @@ use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::phase::Phase;
 use crate::model::slot::SlotRecord;
 
-/// Looks at every slot.
-///
-/// # Errors
-/// The first slot of which something is not true, and what.
+/// Looks at every slot: the first of which something is not true, and what.
 pub fn check(fleet: &Fleet) -> Result<(), String> {
     records(fleet)?;
-    match fleet.settings.slots.keys().eq(fleet.slots.keys()) {
-        true => Ok(()),
-        false => Err(format!("not the records of those configured: {:?}", fleet.slots.keys())),
-    }
+    let others = || format!("not the records of those configured: {:?}", fleet.slots.keys());
+    fleet.settings.slots.keys().eq(fleet.slots.keys()).then_some(()).ok_or_else(others)
 }
 
 /// As [`check`], while the config may be another one than that of the records.
-///
-/// # Errors
-/// As [`check`].
 pub fn records(fleet: &Fleet) -> Result<(), String> {
     fleet.slots.iter().try_for_each(|(name, record)| one(fleet, name, record))
 }
 
 /// Looks at what a step wants to write and to do: its records, and that each mutation rests on a
 /// record of the same commit that intends it (S11).
-///
-/// # Errors
-/// As [`check`], or the mutation that none intends.
 pub fn commits(fleet: &Fleet, effects: &[Effect]) -> Result<(), String> {
     for effect in effects {
         let Effect::Commit { records, then, .. } = effect else { continue };

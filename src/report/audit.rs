@@ -75,6 +75,8 @@ pub struct Call {
     pub evidence: Option<Evidence>,
     /// The log does not say yet how it ended.
     pub open: bool,
+    /// The log says that it was carried out.
+    pub done: bool,
 }
 
 impl Audit {
@@ -88,20 +90,8 @@ impl Audit {
         let mut found = Found { event, violations: Vec::new() };
         self.begins(&mut found);
         match (&event.what, &event.slot) {
-            (What::Intent { call, zone, incarnation, evidence, .. }, Some(slot)) => {
-                self.intent(slot, *call, evidence.as_ref(), &mut found);
-                let call = Call {
-                    verb: *call,
-                    zone: zone.clone(),
-                    incarnation: incarnation.clone(),
-                    evidence: evidence.clone(),
-                    open: true,
-                };
-                self.calls.insert(slot.clone(), call);
-            }
-            (What::Outcome { call, result, incarnation, .. }, Some(slot)) => {
-                self.outcome(slot, *call, *result, incarnation.as_ref(), &mut found);
-            }
+            (What::Intent { .. }, Some(slot)) => self.intent(slot, &mut found),
+            (What::Outcome { .. }, Some(slot)) => self.outcome(slot, &mut found),
             (What::Command { command, until, left, .. }, slot) => match command {
                 CommandName::Pause => _ = self.paused.insert(slot.clone(), *until),
                 CommandName::Resume => _ = self.paused.remove(slot),
@@ -114,9 +104,7 @@ impl Audit {
             (What::StrayIntent { confirmed_at, .. }, _) => found.rests_on(*confirmed_at),
             (What::BreakerOpened { of, .. }, _) => self.breaker_open = Some(*of),
             (What::InvariantViolation { invariant }, _) => {
-                found.check("checker", false, || {
-                    format!("the safety check refused a plan ({invariant})")
-                });
+                found.check("checker", false, || format!("a plan was refused ({invariant})"));
             }
             _ => {}
         }
@@ -147,12 +135,11 @@ impl Audit {
         });
     }
 
-    fn intent(&mut self, slot: &str, verb: Verb, evidence: Option<&Evidence>, found: &mut Found) {
-        let at = found.event.at;
+    fn intent(&mut self, slot: &str, found: &mut Found) {
+        let Event { at, what, .. } = found.event;
+        let What::Intent { call: verb, zone, incarnation, evidence, .. } = what else { return };
         let open = self.calls.get(slot).is_some_and(|call| call.open);
-        found.check("S11", !open, || {
-            format!("a {verb} is intended, and the log has no result of the call before it")
-        });
+        found.check("S11", !open, || format!("a {verb}, and the call before it has no result"));
         found.check("S18", evidence.is_some(), || format!("a {verb} names no evidence"));
         if let (Verb::Delete, Some(evidence)) = (verb, evidence) {
             found.rests_on(evidence.confirmed_at);
@@ -160,52 +147,42 @@ impl Audit {
             // of a finished job.
             let condition = evidence.condition;
             let asked = condition == Condition::Requested;
-            let known = condition.kind() == Some(evidence.kind)
-                || asked
-                || matches!(condition, Condition::Deleting | Condition::Finished);
-            found.check("S5", known, || {
-                format!("a delete rests on {condition}, which condemns nothing")
-            });
+            let other = asked || matches!(condition, Condition::Deleting | Condition::Finished);
+            let known = other || condition.kind() == Some(evidence.kind);
+            found
+                .check("S5", known, || format!("a delete for {condition}, which condemns nothing"));
             let judged = evidence.kind == Kind::Judged && !asked;
             let stalled = condition == Condition::JobStalled;
             let open = self.breaker_open.is_some_and(|of| stalled || of == BudgetOf::Tpus);
-            found.check("S8", !(open && judged), || {
-                "a judged delete is intended while the storm breaker is open".to_owned()
-            });
+            found.check("S8", !(open && judged), || "the storm breaker is open".to_owned());
         }
-        if verb == Verb::Create {
+        if *verb == Verb::Create {
             let wanted = !self.forgotten.contains(&Some(slot.to_owned()));
             found.check("S21", wanted, || "a create is intended that was called off".to_owned());
-            self.creates.retain(|create| *create <= at && elapsed(*create, at) < MINUTE);
-            self.creates.push_back(at);
+            self.creates.retain(|create| create <= at && elapsed(*create, *at) < MINUTE);
+            self.creates.push_back(*at);
             let count = self.creates.len();
-            found.check("S18", count <= CREATES_PER_MINUTE, || {
-                format!("{count} creates are intended within a minute")
-            });
+            found.check("S18", count <= CREATES_PER_MINUTE, || format!("{count} creates a minute"));
         }
+        let (zone, incarnation, evidence) = (zone.clone(), incarnation.clone(), evidence.clone());
+        let call = Call { verb: *verb, zone, incarnation, evidence, open: true, done: false };
+        self.calls.insert(slot.to_owned(), call);
     }
 
-    fn outcome(
-        &mut self,
-        slot: &str,
-        verb: Verb,
-        result: CallResult,
-        of: Option<&Incarnation>,
-        found: &mut Found,
-    ) {
-        if (verb, result) == (Verb::Create, CallResult::NotSent) {
+    fn outcome(&mut self, slot: &str, found: &mut Found) {
+        let what = &found.event.what;
+        let What::Outcome { call: verb, result, incarnation: of, .. } = what else { return };
+        if (*verb, *result) == (Verb::Create, CallResult::NotSent) {
             self.creates.pop_back();
         }
         let Some(call) = self.calls.get_mut(slot) else { return };
         call.open &= !result.is_final();
+        call.done |= (call.verb, *result) == (*verb, CallResult::Done);
         // A late create of an earlier intent may be found after the next delete was decided.
-        let matches =
-            verb == Verb::Create || (call.verb == verb && call.incarnation.as_ref() == of);
+        let (intended, meant) = (call.verb, &call.incarnation);
+        let matches = *verb == Verb::Create || (intended, meant) == (*verb, of);
         found.check("S18", matches, || {
-            format!(
-                "the log says {result} of the {verb} of {of:?} after a {} of {:?}",
-                call.verb, call.incarnation
-            )
+            format!("the log says {result} of the {verb} of {of:?} after a {intended} of {meant:?}")
         });
     }
 }

@@ -304,7 +304,8 @@ impl World {
             }
             Fault::PersonReplaces => {
                 self.trouble(Trouble::Replace, &zone, &name, None);
-                self.known(&name).theirs = true;
+                let (now, known) = (self.now, self.known(&name));
+                (known.theirs, known.others) = (true, Some(now));
             }
             Fault::PersonDeletes => {
                 self.trouble(Trouble::Deleting, &zone, &name, None);

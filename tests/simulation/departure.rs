@@ -8,6 +8,7 @@ use tpu_watchdog::model::event::Verb;
 use crate::fault::Fault;
 use crate::process::{Tag, ms};
 use crate::setup::{HOUR, MINUTE};
+use crate::truth::ordered;
 use crate::world::{World, brief};
 
 impl World {
@@ -19,19 +20,25 @@ impl World {
         self.check("S11", slot, intended, || {
             format!("the journal does not intend {}", brief(action))
         });
-        let (verb, zone) = match action {
+        let (verb, zone, meant) = match action {
             Action::Patch { .. } | Action::Delete { stray: true, .. } => return,
-            Action::Delete { zone, .. } => (Verb::Delete, zone),
-            Action::Create { zone, .. } => (Verb::Create, zone),
+            Action::Delete { zone, incarnation, .. } => (Verb::Delete, zone, Some(incarnation)),
+            Action::Create { zone, .. } => (Verb::Create, zone, None),
         };
         let call = self.audit.last_call(slot).cloned();
-        let told = call.as_ref().is_some_and(|c| c.open && (c.verb, &c.zone) == (verb, zone));
-        self.check("S18", slot, told, || format!("the log says {call:?} about {}", brief(action)));
-        if verb == Verb::Create {
-            return;
+        let told = call.as_ref().filter(|call| call.open);
+        let told = told.map(|call| (call.verb, &call.zone, call.incarnation.as_ref()));
+        self.check("S18", slot, told == Some((verb, zone, meant)), || {
+            format!("the log says {call:?} about {}", brief(action))
+        });
+        let Some(record) = durable.record else { return };
+        if let Action::Create { body, .. } = action {
+            let order = record.recovery.and_then(|recovery| recovery.order);
+            return self.check("S11", slot, order.as_ref() == Some(&ordered(body)), || {
+                format!("the journal has {order:?} about {}", brief(action))
+            });
         }
-        let spec = durable.record.and_then(|record| record.spec);
-        let valid = spec.is_some_and(|spec| spec.validate().is_ok());
+        let valid = record.spec.is_some_and(|spec| spec.validate().is_ok());
         self.check("S12", slot, valid, || "no valid specification is stored".to_owned());
         let judged = call.and_then(|call| call.evidence).is_some_and(|e| e.kind == Kind::Judged);
         let taken = self.rights_taken().filter(|_| judged && !self.setup.has(Fault::ClockJump));

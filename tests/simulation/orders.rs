@@ -13,7 +13,7 @@ use tpu_watchdog::simulator::things::{Exit, Node};
 
 use crate::fault::Fault;
 use crate::process::wall;
-use crate::setup::{HOUR, OWNER};
+use crate::setup::{HOUR, Kind, OWNER};
 use crate::truth::illness;
 use crate::world::World;
 
@@ -60,12 +60,12 @@ impl World {
         self.check("S5", slot, !well || wanted || lasts <= within, || {
             format!("an order ends a run that is well: {last:?}")
         });
+        // Where nothing else is wrong, and nobody gives an order of their own.
         let passing = [Fault::JobCrashes, Fault::Preemption];
-        let quiet = self.setup.faults.iter().all(|fault| passing.contains(fault));
+        let serves = self.setup.watchdogs.iter().all(|kind| *kind == Kind::Service);
+        let quiet = !self.calm && serves && self.setup.faults.iter().all(|of| passing.contains(of));
         if node.run.has_ended(Exit::Crashed) && quiet {
-            self.check("L10", slot, lasts <= ORDERED_WITHIN, || {
-                format!("its order comes {lasts:?} after its crash")
-            });
+            self.check("L10", slot, lasts <= ORDERED_WITHIN, || format!("after {lasts:?}"));
         }
     }
 
@@ -105,10 +105,9 @@ impl World {
         });
     }
 
-    /// S12: what is created is what a person made, as the config overlays it: the fields, those of an object
-    /// one by one. Of the metadata it is the user's own that survives, their startup script beside the
-    /// supervisor or as it was; a person's own node has none, and what was learned before it may be
-    /// created all the same.
+    /// S12: what is created is what a person made, as the config overlays it. Of the metadata it is the
+    /// user's own that survives, their startup script beside the supervisor or as it was; a person's own
+    /// node has none, and what was learned before it may be created all the same.
     pub fn is_the_specification(&mut self, slot: &str, sent: &Value) {
         let settings = self.setup.settings.slots[slot].clone();
         let mut wanted = Value::Object(self.setup.bodies[slot].clone());
@@ -121,6 +120,8 @@ impl World {
         for (label, given) in settings.create.labels {
             wanted["labels"][&label] = json!(given);
         }
+        let labels = wanted["labels"].as_object_mut().into_iter();
+        labels.for_each(|labels| labels.retain(|_, given| !given.is_null()));
         wanted["metadata"]["tpu-watchdog-owner"] = json!(OWNER);
         if let Some(supervisor) = settings.supervisor {
             let metadata = &mut wanted["metadata"];
@@ -130,10 +131,12 @@ impl World {
         let replaced = self.known(slot).theirs;
         for (key, was) in wanted.as_object().into_iter().flatten() {
             let is = &sent[key];
-            let may_lack = replaced && key == "metadata";
-            let same = was.as_object().map_or(is == was, |fields| {
-                fields.iter().all(|(of, was)| is[of] == *was || may_lack && is[of].is_null())
-            });
+            let same = match was.as_object().filter(|_| key == "metadata") {
+                Some(all) => {
+                    all.iter().all(|(of, was)| is[of] == *was || replaced && is[of].is_null())
+                }
+                None => is == was,
+            };
             self.check("S12", slot, same, || format!("{key} was {was} and is created as {is}"));
         }
     }
@@ -143,8 +146,6 @@ impl World {
     /// calls that arrive late, make it undecidable here.
     pub fn starts_from(&mut self, slot: &str, order: &RunOrder) {
         let complete = order.step.is_none_or(|step| self.known(slot).complete.contains(&step));
-        self.check("S15", slot, complete, || {
-            format!("the checkpoint of step {:?} was never complete", order.step)
-        });
+        self.check("S15", slot, complete, || format!("{order:?} was never complete"));
     }
 }

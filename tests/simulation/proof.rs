@@ -4,7 +4,7 @@
 
 use tpu_watchdog::model::command::Command;
 use tpu_watchdog::model::condition::Condition;
-use tpu_watchdog::model::event::{Event, What};
+use tpu_watchdog::model::event::{Event, Verb};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::phase::Phase;
@@ -57,10 +57,6 @@ impl World {
     /// A commit is on the disk: its events are in the log.
     pub fn written(&mut self, events: &[Event]) {
         for event in events {
-            // The log alone shows it.
-            if matches!(event.what, What::Intent { .. }) {
-                self.check("S8", "-", true, String::new);
-            }
             for found in self.audit.take(event) {
                 self.check(found.invariant, found.slot.as_deref().unwrap_or("-"), false, || {
                     format!("the log shows it: {}", found.text)
@@ -83,9 +79,7 @@ impl World {
     }
 
     /// L1 at the wait that nothing else bounds: a create whose outcome is not known ends with one
-    /// of the next few GETs that are answered. Only reads that lag behind may take longer. L1 at
-    /// the end of a world does not see such a wait: it is asked hours after the last fault, and
-    /// each of them ended by itself when `max_age` was over.
+    /// of the next few GETs that are answered. Only reads that lag behind may take longer.
     pub fn settles(&mut self, pid: usize, slot: &str) {
         let leader = self.processes[pid].leading();
         let record = leader.and_then(|driver| driver.fleet().slots.get(slot));
@@ -112,9 +106,7 @@ impl World {
         let (since, every) = (self.held_since.max(calm + HOUR), ms(self.setup.settings.poll.every));
         let given = commands.iter().map(|command| command.at.as_millisecond() - EPOCH_MS);
         for took in given.filter(|at| *at >= since).map(|at| self.now - at).collect::<Vec<_>>() {
-            self.check("L7 in time", "-", took <= every + 1_000, || {
-                format!("a command works after {took} ms")
-            });
+            self.check("L7 in time", "-", took <= every + 1_000, || format!("after {took} ms"));
         }
     }
 
@@ -141,20 +133,15 @@ impl World {
         let held = self.processes.iter().any(|p| p.leading().is_some());
         self.check("L4", "-", held || !served, || "no process holds the lock".to_owned());
         let waiting = self.shelf.commands(usize::MAX - 1).expect("the faults have stopped");
-        self.check("L7", "-", waiting.is_empty(), || {
-            format!("commands that no holder took: {waiting:?}")
-        });
+        self.check("L7", "-", waiting.is_empty(), || format!("no holder took {waiting:?}"));
         if self.setup.settings.dry_run {
             return;
         }
         let observed = fleet.ledger.observed_at.map(|at| (now.as_second() - at.as_second()).abs());
-        self.check("L4", "-", observed.is_some_and(|seconds| seconds < 900), || {
-            format!("the last complete poll was {observed:?} s ago")
-        });
+        let polls = observed.is_some_and(|seconds| seconds < 900);
+        self.check("L4", "-", polls, || format!("the last complete poll was {observed:?} s ago"));
         let breaker = &fleet.ledger.breaker;
-        self.check("L7", "-", breaker.is_none(), || {
-            format!("hours after its reset the breaker is open again or still: {breaker:?}")
-        });
+        self.check("L7", "-", breaker.is_none(), || format!("hours after its reset: {breaker:?}"));
         for name in self.setup.settings.slots.clone().into_keys() {
             match fleet.slots.get(&name) {
                 _ if self.setup.is_broken(&name) => {}
@@ -179,11 +166,17 @@ impl World {
                 verdict.evidence
             )
         };
-        self.check("L7", name, hold != Some(HoldReason::Paused), || {
-            told("it was resumed hours ago")
-        });
+        self.check("L7", name, hold != Some(HoldReason::Paused), || told("resumed hours ago"));
         self.remains(record, fleet, hold);
-        let owed = phase.is_none() && hold.is_none() && condition != Condition::Finished;
+        // What our own delete has ended is owed a create, also where nothing that is missing is created.
+        let ended = self.audit.last_call(name).is_some_and(|call| {
+            let sick = call.evidence.as_ref().is_some_and(|of| of.condition.is_sick());
+            call.verb == Verb::Delete && call.done && sick
+        });
+        let called_off = self.setup.has(Fault::Reload) || self.setup.has(Fault::Commands);
+        let ended = ended && !called_off && self.known(name).others.is_none();
+        let left = hold.is_none() || ended && hold == Some(HoldReason::Missing);
+        let owed = phase.is_none() && left && condition != Condition::Finished;
         self.check("L3", name, node.is_some() || !owed, || {
             told("its node is gone, and no create is owed")
         });
@@ -195,18 +188,14 @@ impl World {
         let rests = phase.is_none() && (at_rest || progress);
         let waits = hold.is_some_and(|hold| hold.needs_a_person() || is_wanted(hold));
         let invariant = if self.setup.broken_zone.is_some() { "L6" } else { "L1" };
-        self.check(invariant, name, rests || waits, || {
-            told("it neither rests nor waits for an operator")
-        });
+        self.check(invariant, name, rests || waits, || told("it neither rests nor waits"));
         let works = node.as_ref().is_some_and(|n| {
             n.state == "READY" && n.health.as_deref().is_none_or(|h| h == "HEALTHY")
         });
         let healthy = condition == Condition::Healthy && phase.is_none() && !progress;
         self.check("L1", name, works || !healthy, || told("it is taken for healthy"));
         let open = self.audit.last_call(name).is_some_and(|call| call.open);
-        self.check("S11", name, phase.is_some() || !open, || {
-            told("the log has no result of its last call")
-        });
+        self.check("S11", name, phase.is_some() || !open, || told("its last call has no result"));
         let Some(node) = node.as_ref().filter(|n| works && rests && n.upcoming.is_none()) else {
             return;
         };
@@ -258,14 +247,12 @@ impl World {
                 all.push((zone.clone(), request.state, own || told, lost));
             }
         }
-        let refused = self.setup.forbidden_deletes;
+        let refused = self.setup.refuses_deletes_of(name);
         for (zone, state, owned, lost) in all {
             self.check("S21", name, owned || busy, || {
-                format!("what is {state} in {zone} is owned by no slot")
+                format!("no slot owns it: {state} in {zone}")
             });
-            self.check("L9", name, !lost || refused, || {
-                format!("what is {state} in {zone} is not removed: {hold:?}")
-            });
+            self.check("L9", name, !lost || refused, || format!("{hold:?}: {state} in {zone}"));
         }
     }
 }

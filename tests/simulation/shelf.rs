@@ -23,7 +23,7 @@ struct Claim {
     epoch: u64,
 }
 
-/// The durable state when a request leaves.
+/// The durable state, when a request is handed out or leaves.
 pub struct Durable {
     pub record: Option<SlotRecord>,
     pub ledger: Ledger,

@@ -68,9 +68,11 @@ impl World {
         if self.strikes(Fault::StoreConflict, 3) {
             return Ok(false);
         }
+        let before = seen.map_or(0, |lease| lease.epoch);
         let taken = self.shelf.take(tag.pid, seen, holder, self.setup.ttl)?;
         if taken {
             let epoch = self.shelf.epoch(tag.pid);
+            self.check("S9", "-", epoch > before, || format!("epoch {epoch} after {before}"));
             self.tell(|| format!("watchdog {} holds the lock (epoch {epoch})", tag.pid));
             self.holds(began);
             self.holder = Some(tag);

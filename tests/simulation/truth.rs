@@ -53,8 +53,8 @@ pub struct Known {
     pub unsettled: u32,
     /// Steps whose checkpoints were complete at some time.
     pub complete: BTreeSet<u64>,
-    /// A create of it was on its way for long, or twice: what it made is a stray.
-    late: bool,
+    /// When a create of it last arrived late or twice, or a person made it anew: not the slot's own.
+    pub others: Option<Ms>,
     /// A person made a node in the place of another one.
     pub theirs: bool,
     adopted: bool,
@@ -78,7 +78,7 @@ pub struct Truth {
 }
 
 /// What a create orders its job to run from.
-fn ordered(body: &Value) -> RunOrder {
+pub fn ordered(body: &Value) -> RunOrder {
     let run =
         body.pointer("/metadata/tpu-watchdog-run").and_then(Value::as_str).unwrap_or_default();
     serde_json::from_str(run).unwrap_or_default()
@@ -120,10 +120,15 @@ fn least_grace(graces: &Grace, illness: Condition) -> Duration {
 }
 
 /// Since when a node has been sick that is so at the end of its story, short spells of health included.
-fn sick_since(story: &[Moment]) -> Timestamp {
+/// Another hand's delete has a deadline of its own (S10).
+fn sick_since(story: &[Moment], of: Condition) -> Timestamp {
+    let counts = |before: Condition| match of {
+        Condition::Deleting => matches!(before, Condition::Deleting | Condition::Terminated),
+        _ => true,
+    };
     let mut since = Timestamp::MAX;
     for moment in story.iter().rev() {
-        if moment.facts.as_ref().is_some_and(|facts| illness(facts).is_some()) {
+        if moment.facts.as_ref().and_then(illness).is_some_and(counts) {
             since = moment.since;
         } else if elapsed(moment.since, since) > WELL {
             break;
@@ -144,7 +149,7 @@ fn forbids(
         let rule = if facts.state == "READY" { "S5" } else { "S10" };
         return Some((rule, format!("it is not sick: {facts:?}")));
     };
-    let (grace, lasts) = (least_grace(graces, illness), elapsed(sick_since(story), now));
+    let (grace, lasts) = (least_grace(graces, illness), elapsed(sick_since(story, illness), now));
     let worked_on = matches!(illness, Condition::Starting | Condition::Deleting);
     let long = lasts >= grace || !counts_time || illness.kind() == Some(Kind::Lost);
     let why = || format!("{illness} for {lasts:?}, the least grace is {grace:?}");
@@ -214,13 +219,12 @@ impl World {
         let left = process.left.get(slot).is_some_and(long);
         let configured = self.setup.settings.slots.contains_key(slot) && !left;
         self.check("S7", slot, !dry, || format!("watchdog {} runs dry", tag.pid));
-        self.check("S17", slot, configured || action.is_of_stray(), || {
-            "it is not, or no longer, configured".to_owned()
-        });
+        let known = configured || action.is_of_stray();
+        self.check("S17", slot, known, || "it is not, or no longer, configured".to_owned());
         let late = arrival.late || arrival.again;
         if matches!(action, Action::Create { .. }) {
-            let known = self.known(slot);
-            (known.fruitless, known.late) = (0, known.late || late);
+            let (now, known) = (self.now, self.known(slot));
+            (known.fruitless, known.others) = (0, late.then_some(now).or(known.others));
         }
         if late || self.violation.is_some() {
             return;
@@ -230,7 +234,7 @@ impl World {
             (Action::Delete { filling, incarnation, stray, force, .. }, node) => {
                 if let Filling::QueuedResource(id) = filling {
                     let withdrawn = stray.then_some(*force);
-                    self.request_is_hit((zone, slot, id), &incarnation.id, withdrawn);
+                    self.request_is_hit([zone, slot, id], &incarnation.id, withdrawn);
                 }
                 match node {
                     Some(node) if !*stray => self.delete_hits(slot, zone, &incarnation.id, &node),
@@ -307,12 +311,8 @@ impl World {
     /// A delete reaches a request: S1, it is the one that was meant; S10, it does not lose its place in
     /// the queue. One that was called off is withdrawn: it is ours (S17), and loses no node, which
     /// `force` would take along.
-    pub fn request_is_hit(
-        &mut self,
-        (zone, slot, id): (&str, &str, &str),
-        meant: &str,
-        withdrawn: Option<bool>,
-    ) {
+    fn request_is_hit(&mut self, of: [&str; 3], meant: &str, withdrawn: Option<bool>) {
+        let [zone, slot, id] = of;
         let request = self.cloud.queued.get(&(zone.to_owned(), id.to_owned())).cloned();
         let Some(request) = request else { return };
         let same = identity(id, &request).id == meant;
@@ -341,9 +341,9 @@ impl World {
             .map(|at| forbids(graces, &story[..=at], now, counts_time))
             .collect::<Option<Vec<_>>>();
         let wrong = wrong.and_then(|mut all| all.pop()).filter(|_| !asked);
+        let (broken, why) = wrong.unwrap_or_default();
         for rule in ["S3", "S5", "S10"] {
-            let why = wrong.as_ref().filter(|(broken, _)| *broken == rule);
-            self.check(rule, slot, why.is_none(), || why.expect("it is broken").1.clone());
+            self.check(rule, slot, broken != rule, || why.clone());
         }
     }
 
@@ -358,46 +358,43 @@ impl World {
         }
         let slots = self.setup.settings.slots.len();
         let most = self.configs.iter().map(|s| s.max_unavailable.of(slots)).max().unwrap_or(1);
-        let is_under_way = |name: &str, node: &Node| {
+        let is_under_way = |(zone, name): &Place, node: &Node| {
+            let id = self.setup.settings.slots.get(name).map_or("", |slot| slot.filling.id());
+            let request = self.cloud.queued.get(&(zone.clone(), id.to_owned()));
             let judged = self.truth.slots.get(name).and_then(|known| known.judged);
-            node.state == "DELETING" && judged.is_some_and(|at| now - at < UNDER_WAY)
+            request.map_or(node.state, |request| request.state) == "DELETING"
+                && judged.is_some_and(|at| now - at < UNDER_WAY)
         };
-        let nodes = self.cloud.nodes.iter();
-        let others =
-            nodes.filter(|((_, name), node)| name != slot && is_under_way(name, node)).count();
-        self.check("S6", slot, others < most, || {
-            format!("{others} judged slots are being deleted, {most} are allowed")
-        });
+        let nodes = self.cloud.nodes.iter().filter(|(place, _)| place.1 != slot);
+        let others = nodes.filter(|(place, node)| is_under_way(place, node)).count();
+        self.check("S6", slot, others < most, || format!("{others} others are, of {most}"));
     }
 
     /// S4, S21: a create that arrives in one zone while the slot's own node, or a request that may
     /// still be granted, is in another was not decided on a 404. In the same zone the API refuses it: a
     /// name exists once.
     fn is_alone(&mut self, slot: &str, zone: &str) {
-        if self.known(slot).late || self.known(slot).theirs {
-            return;
-        }
+        let others = self.known(slot).others.map(|at| wall(at, 0));
         let (now, within) = (wall(self.now, 0), self.shown_within() + Duration::from_secs(60));
         // Remains that the journal follows to their removal are no node of the slot.
         let told = self.shelf.durable(slot).ledger.strays;
         let is_its_own = |((at, name), node): &(&Place, &Node)| {
             let remains = is_dead(node) && told.contains_key(&Stray::key(at, name));
-            let old = elapsed(node.created, now) > within;
+            let own = Some(self.identity(at, node).created) > others;
+            let old = own && elapsed(node.created, now) > within;
             name == slot && at != zone && old && !remains && node.state != "DELETING"
         };
         let there = self.cloud.nodes.iter().find(is_its_own);
         let there = there.map(|(at, node)| (at.clone(), node.state));
-        self.check("S4", slot, there.is_none(), || {
-            format!("it is created in {zone} although it is {there:?}")
-        });
+        self.check("S4", slot, there.is_none(), || format!("in {zone}, although it is {there:?}"));
         let id = self.setup.settings.slots[slot].filling.id();
         let live = ["WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"];
         let mut requests = self.cloud.queued.iter();
+        let is_live =
+            |queued: &Queued| live.contains(&queued.state) && Some(queued.created) > others;
         let there = requests
-            .find(|((at, of), queued)| at != zone && of == id && live.contains(&queued.state))
+            .find(|((at, of), queued)| at != zone && of == id && is_live(queued))
             .map(|(at, queued)| (at.clone(), queued.state));
-        self.check("S21", slot, there.is_none(), || {
-            format!("it is asked for in {zone} although it is {there:?}")
-        });
+        self.check("S21", slot, there.is_none(), || format!("in {zone}, although it is {there:?}"));
     }
 }
