@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::model::job::MadeAgain;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::recovery::Call;
 use crate::model::settings::Settings;
@@ -34,6 +35,10 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
     (record.wanted, record.deleted) = (None, None);
     record.ready_since = (view.state == NodeState::Ready).then_some(now);
     record.suspicion = None;
+    // A request that was granted late, or that a person made from an old description, has an old order.
+    let older = view.run.as_ref().is_some_and(|run| run.generation < record.job.generation);
+    let again = ours && older && view.machines.is_some();
+    record.job.made_again = again.then(|| MadeAgain::now(&record.job, now));
     record.job.heard_from = view.run.as_ref().map(|run| run.generation);
     if ours {
         record.job.generation = record.job.generation.max(record.heard_from());
@@ -42,7 +47,7 @@ pub fn become_incarnation(record: &mut SlotRecord, view: &NodeView, ours: bool, 
         record.resubmitted = Resubmitted::default();
     }
     record.submitted_at = None;
-    (record.job.runs.began, record.job.made_again) = (false, None);
+    record.job.runs.began = false;
     record.job.workers.clear();
     (record.job.attributes_at, record.job.unheard_since) = (None, None);
     (record.job.relaunch, record.job.relaunch_by) = (None, None);

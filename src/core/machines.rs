@@ -46,10 +46,7 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, settings: &Settings,
     job.relaunch.take_if(|relaunch| relaunch.written_at.is_some());
     // A job on one machine that finds its checkpoints by itself needs none.
     let alone = slot.is_some_and(SlotSettings::finds_its_own) && view.members.len() < 2;
-    let saved = job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
-    let (at, generation) = (turn.now, job.generation);
-    let present = MadeAgain { at, generation, saved, listed: false };
-    job.made_again = Some(present).filter(|_| !alone);
+    job.made_again = Some(MadeAgain::now(job, turn.now)).filter(|_| !alone);
     ending::forget(record);
     if let Some(seen) = &mut record.seen {
         seen.run = None;

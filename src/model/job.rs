@@ -67,6 +67,14 @@ pub struct MadeAgain {
     pub listed: bool,
 }
 
+impl MadeAgain {
+    /// As the job stands now.
+    pub fn now(job: &JobState, at: Timestamp) -> MadeAgain {
+        let saved = job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
+        MadeAgain { at, generation: job.generation, saved, listed: false }
+    }
+}
+
 /// The job of a slot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -201,3 +201,26 @@ fn l8_machines_that_are_made_again_while_an_order_waits_for_them_get_the_next_on
     assert_eq!((order.generation, next.generation, next.step), (3, 4, Some(900)));
     assert_eq!(world.fleet.slots["a"].job.runs.fruitless, 0, "S16: no run of the job has failed");
 }
+
+#[test]
+fn s15_a_request_of_ours_that_comes_with_an_old_order_gets_the_next_one() {
+    let (mut world, created) = at_work_for_long();
+    // Another request with the same names: granted late, or made by a person from its description.
+    let later = |view: &mut NodeView| {
+        let known = view.incarnation.as_mut().unwrap();
+        (known.id, known.created) =
+            ("q.late".into(), known.created + jiff::SignedDuration::from_hours(1));
+        view.fingerprint ^= 1 << 60;
+    };
+    let order = (0..30).find_map(|_| {
+        shows_with(&mut world, &created, [9, 9], later);
+        let shown = world.run_order();
+        world.workers_say(&[(1, "v3", None)]);
+        let first = shown.or(world.run_order());
+        if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
+            world.surveyed(&[100, 500, 900]);
+        }
+        first.or(world.run_order())
+    });
+    assert_eq!(order.map(|order| (order.generation, order.step)), Some((3, Some(900))));
+}
