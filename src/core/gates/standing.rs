@@ -93,8 +93,18 @@ pub fn paused(subject: Subject) -> Option<Obstacle> {
 
 /// S7: the label is remembered when its node is gone.
 pub fn opted_out(subject: Subject) -> Option<Obstacle> {
-    subject.record.seen.as_ref().filter(|seen| seen.opted_out)?;
-    Some(Obstacle::new(HoldReason::OptedOut, "the label tpu-watchdog=off opts it out"))
+    let seen = subject.record.seen.as_ref().filter(|seen| seen.opted_out)?;
+    let on: Vec<&str> = seen.labelled.keys().map(String::as_str).collect();
+    let on = match on.as_slice() {
+        [] => String::new(),
+        names => format!(
+            " (on {}; `resume {}` ends that of a machine that is lost)",
+            names.join(", "),
+            subject.record.name
+        ),
+    };
+    let text = format!("the label tpu-watchdog=off opts it out{on}");
+    Some(Obstacle::new(HoldReason::OptedOut, text))
 }
 
 /// An operator has called its create off.

@@ -114,6 +114,9 @@ fn s7_the_label_of_a_machine_that_is_lost_or_made_again_counts_until_resume() {
             shows(&mut world, &created, later);
             assert!(opted_out(&world), "{later:?}: the labelled one is not there");
         }
+        let decided = world.fleet.slots["a"].decision.clone().unwrap();
+        let why = view::document(&world.fleet, world.now).tpus[0].unprotected_reason.clone();
+        assert!(why.unwrap().contains("on a-0; `resume a`"), "{decided:?}");
         world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
         shows(&mut world, &created, later);
         assert!(!opted_out(&world), "{later:?}");
