@@ -103,6 +103,9 @@ pub fn sentence(slot: &SlotView, now: Timestamp) -> Sentence {
             parts.push(paused(pause, now));
             parts.push(slot.condition.name().replace('_', " "));
         }
+        _ if word == "healthy" && slot.empty && slot.protected => {
+            parts.push("would come back empty: no startup script, no [tpu.job]".to_owned());
+        }
         _ if matches!(word, "healthy" | "not found") => {}
         _ => parts.push(why(slot, now)),
     }
