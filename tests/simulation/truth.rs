@@ -1,7 +1,7 @@
 //! What must never leave or arrive, checked against what is true: the cloud's own story of each
 //! node, the bucket, the lease, the bodies with which people made their nodes. Of the watchdogs it
-//! knows what they sent and which GETs they were answered, and of the journal what is durable; it
-//! asks no watchdog what it believes, nor why.
+//! knows what they sent and which GETs they were answered; of the log it takes whether a delete is
+//! of a judged or of a finished one, of the journal what is followed as a stray.
 //!
 //! It errs on the watchdog's side: a node may have healed since the GET that showed it sick, a read
 //! may have lagged behind, what is late or comes twice on the wire hits whatever stands there by
