@@ -133,7 +133,8 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
             retry(fleet, slot, *from, (said, now));
             submit_again(fleet, slot, &command.who, now);
             if ended {
-                relaunch(fleet, slot, &command.who, command.at.min(now));
+                // However late it is read: what had ended is forgiven by now, and nothing else would start it.
+                relaunch(fleet, slot, &command.who, now);
             }
         }
         CommandKind::Forget { slot, purge } => {

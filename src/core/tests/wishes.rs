@@ -402,3 +402,17 @@ fn s20_only_what_the_config_changed_is_not_shown_by_the_tpu_that_is_there() {
     let moved = NextCreate::of(Some(&learned), &slot, &ZONE.to_owned());
     assert_eq!((moved.zone.as_str(), &moved.new[..]), (EAST, &NextCreate::ASKED[..2]));
 }
+
+#[test]
+fn l7_a_retry_that_is_read_late_starts_the_job_that_had_ended_all_the_same() {
+    // It forgives the end: a job that stands still would look healthy for ever.
+    let mut world = super::runs::with_checkpoints();
+    world.at_work("v3");
+    world.workers_say(&[(1, "v3", Some((139, "stale_order ran=734")))]);
+    let kind = CommandKind::Retry { slot: "a".into(), from: None };
+    let at = world.now - jiff::SignedDuration::from_hours(5);
+    let command = Command { id: "1".into(), at, who: "ada".into(), reason: None, kind };
+    world.input(Input::Commands(vec![command]));
+    let job = &world.fleet.slots["a"].job;
+    assert!(job.relaunch_by.is_some() || job.relaunch.is_some(), "{:?}", world.messages);
+}
