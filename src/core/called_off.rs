@@ -1,5 +1,5 @@
-//! What is owed to a slot ends: an operator forgets it, it leaves the config, or something else is to fill it. A call
-//! that may have been sent is followed from then on, as a stray.
+//! The end of a recovery that is not wanted any longer: an operator forgets the slot, it leaves the config, or something else is
+//! to fill it. A call that may have been sent is followed from then on, as a stray.
 
 use jiff::Timestamp;
 

@@ -59,11 +59,11 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, settings: &Settings,
     turn.tell(record, What::Note, message);
 }
 
-/// Why a newer order is wanted for machines that were made again.
+/// Why a newer order is wanted for machines that came up with an old one: made again, or granted late.
 pub fn want_an_order(record: &SlotRecord) -> Option<String> {
     let order = record.outdated_order().filter(|_| record.takes_orders())?;
     let generation = order.generation;
-    Some(format!("its machines were made again, with the old order of generation {generation}"))
+    Some(format!("its machines came up with the old order of generation {generation}"))
 }
 
 /// Which machines are known, each by when it was made: one that a read lacks may be there again.

@@ -100,6 +100,12 @@ async fn an_older_order_another_node_and_a_read_without_metadata_send_nothing() 
     };
     let older = send(&client, &incarnation, Patch::Order(order(3))).await;
     assert!(is(&older, FailureClass::Conflict), "{older:?}");
+    let another = RunOrder { checkpoint: "gs://b/c/7".into(), step: Some(7), ..order(4) };
+    let another = send(&client, &incarnation, Patch::Order(another)).await;
+    assert!(
+        is(&another, FailureClass::Conflict),
+        "its own generation, from elsewhere: {another:?}"
+    );
     let other = Incarnation { id: "77".into(), ..incarnation.clone() };
     for patch in [Patch::Order(order(5)), Patch::Release] {
         let outcome = send(&client, &other, patch).await;

@@ -51,13 +51,6 @@ impl World {
         }
     }
 
-    fn newest(&self) -> Option<u64> {
-        let marker = |name: &String| {
-            name.strip_prefix("bucket/a/")?.strip_suffix("/commit_success.txt")?.parse().ok()
-        };
-        self.cloud.objects.keys().filter_map(marker).max()
-    }
-
     fn run_of_a(&self) -> Option<&tpu_watchdog::simulator::things::Run> {
         self.cloud.nodes.get(&(ZONE.to_owned(), "a".to_owned())).map(|node| &node.run)
     }
@@ -69,12 +62,12 @@ fn the_job_saves_before_the_end_and_goes_on_from_there_on_the_next_grant() {
     let ends_at = world.request(ZONE, "qr").unwrap().times.ends_at.expect("it is told");
     assert!(ends_at > crate::world::at(minutes(180)) && ends_at < crate::world::at(minutes(200)));
     world.with_one_request(minutes(150));
-    let (before, step) = (world.newest(), world.run_of_a().unwrap().step);
+    let (before, step) = (world.newest_checkpoint(), world.run_of_a().unwrap().step);
     assert!(!world.run_of_a().unwrap().order.notice);
     // No capacity for an hour afterwards: it waits in its place.
     world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(75)));
     world.with_one_request(minutes(30));
-    let saved = world.newest();
+    let saved = world.newest_checkpoint();
     assert!(saved > before && saved >= Some(step), "asked for a checkpoint: {before:?} {saved:?}");
     world.with_one_request(minutes(75));
     let run = world.run_of_a().expect("it was granted").clone();

@@ -70,13 +70,6 @@ impl World {
         let nodes = ["a-0", "a-1"].map(|node| (ZONE.to_owned(), node.to_owned()));
         nodes.iter().map(|key| self.cloud.nodes[key].run.order.step).collect()
     }
-
-    fn newest_checkpoint(&self) -> Option<u64> {
-        let step = |name: &String| {
-            name.strip_prefix("bucket/a/")?.strip_suffix("/commit_success.txt")?.parse().ok()
-        };
-        self.cloud.objects.keys().filter_map(step).max()
-    }
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn plays(seed: u64) -> Result<(), String> {
         }
         sound_for = if world.is_sound() { sound_for + 1_000 } else { 0 };
         if world.now >= next && next <= troubles {
-            // What lasts until the next trouble ends with the last one, too.
+            // Trouble that lasts until the next one ends with the last, too.
             world.hidden.clear();
             world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
             next = world.now + minutes(rng.i64(1..60));

@@ -141,7 +141,7 @@ enum Capacity {
     OnDemand,
 }
 
-/// What is asked for: with how many slices, which have names of their own.
+/// The capacity and the number of slices of the request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Form {
     capacity: Capacity,
@@ -194,7 +194,7 @@ impl World {
         let key = (ZONES[0].to_owned(), "qr".to_owned());
         let nodes: Vec<_> =
             form.nodes("a").into_iter().map(|node| (ZONES[0].to_owned(), node)).collect();
-        // What strikes a node strikes the last slice alone.
+        // Trouble of a node strikes the last slice alone.
         let node = nodes.last().expect("each has one").clone();
         match standing {
             Unsent => return,

@@ -182,6 +182,14 @@ impl World {
         names.iter().for_each(|name| self.trains(name, every));
     }
 
+    /// The newest complete checkpoint of the job that saves in `gs://bucket/a`.
+    pub fn newest_checkpoint(&self) -> Option<u64> {
+        let step = |name: &String| {
+            name.strip_prefix("bucket/a/")?.strip_suffix("/commit_success.txt")?.parse().ok()
+        };
+        self.cloud.objects.keys().filter_map(step).max()
+    }
+
     /// The supervisor of a slot's worker 0 reports an exit.
     pub fn exit_at(&mut self, at: Ms, slot: &'static str, zone: &'static str, text: &'static str) {
         self.at(at, Task::Exit(slot, zone, text));

@@ -1,5 +1,5 @@
-//! What must be true of a request when it is handed out, the journal has its intent, and when it
-//! leaves: the lock is held, and a fresh GET goes before a delete.
+//! Checks of a request that is handed out, the journal has its intent, and of one that leaves: the
+//! lock is held, and a fresh GET goes before a delete.
 
 use tpu_watchdog::model::action::Action;
 use tpu_watchdog::model::condition::Kind;

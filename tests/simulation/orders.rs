@@ -60,7 +60,7 @@ impl World {
         self.check("S5", slot, !well || wanted || lasts <= within, || {
             format!("an order ends a run that is well: {last:?}")
         });
-        // Where nothing else is wrong, and nobody gives an order of their own.
+        // Where nothing else is wrong, and no operator gives an order.
         let passing = [Fault::JobCrashes, Fault::Preemption];
         let serves = self.setup.watchdogs.iter().all(|kind| *kind == Kind::Service);
         let quiet = !self.calm && serves && self.setup.faults.iter().all(|of| passing.contains(of));

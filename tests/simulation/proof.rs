@@ -151,7 +151,7 @@ impl World {
         }
     }
 
-    /// What must have followed for one slot. Something that stays broken excuses its own slot alone.
+    /// Whether everything has followed for one slot. Something that stays broken excuses its own slot alone.
     fn is_settled(&mut self, record: &SlotRecord, fleet: &Fleet, now: Timestamp) {
         let name = record.name.as_str();
         let hold = record.decision.as_ref().and_then(|d| d.hold);
@@ -168,7 +168,7 @@ impl World {
         };
         self.check("L7", name, hold != Some(HoldReason::Paused), || told("resumed hours ago"));
         self.remains(record, fleet, hold);
-        // What our own delete has ended is owed a create, also where nothing that is missing is created.
+        // A TPU that our own delete has ended is owed a create, also where a missing one is not.
         let ended = self.audit.last_call(name).is_some_and(|call| {
             let sick = call.evidence.as_ref().is_some_and(|of| of.condition.is_sick());
             call.verb == Verb::Delete && call.done && sick

@@ -53,7 +53,7 @@ pub struct Known {
     pub unsettled: u32,
     /// Steps whose checkpoints were complete at some time.
     pub complete: BTreeSet<u64>,
-    /// When a create of it last arrived late or twice, or a person made it anew: not the slot's own.
+    /// When a create of it last arrived late or twice, or a person made it: not the slot's own.
     pub others: Option<Ms>,
     /// A person made a node in the place of another one.
     pub theirs: bool,
@@ -168,7 +168,7 @@ pub fn owner_of(request: &Queued) -> Option<&str> {
 }
 
 impl World {
-    /// What is known of a slot.
+    /// The knowledge of a slot.
     pub fn known(&mut self, slot: &str) -> &mut Known {
         self.truth.slots.entry(slot.to_owned()).or_default()
     }
@@ -302,7 +302,7 @@ impl World {
             self.check("S23", slot, over, || format!("it is removed as finished: {node:?}"));
             return;
         }
-        // What an operator asked for needs no grace, and may go beyond max_unavailable.
+        // An operator's recreate needs no grace, and may go beyond max_unavailable.
         let asked = self.known(slot).wanted.contains(meant);
         self.is_sick_enough(slot, node.uid, &policy.grace, asked);
         self.leaves_enough(slot, evidence.is_some_and(|e| e.kind == Kind::Judged) && !asked);

@@ -4,6 +4,7 @@ use super::request::{granted, of_q};
 use super::withdrawal::Asked;
 use super::*;
 use crate::model::action::RequestList;
+use crate::model::command::CommandKind;
 use crate::model::fleet::Stray;
 use crate::model::queued::RequestView;
 
@@ -75,4 +76,52 @@ fn s15_a_request_that_came_late_with_its_node_is_followed_as_a_request() {
         let stray = asked.world.fleet.ledger.strays.get(&Stray::key("us-east5-a", "a")).unwrap();
         assert_eq!((stray.request.as_deref(), stray.state.as_deref()), (Some("q"), Some("ACTIVE")));
     }
+}
+
+#[test]
+fn s21_a_request_that_was_granted_late_fills_the_slot_that_is_without_a_tpu() {
+    let (mut asked, request, made) = granted();
+    let settings = asked.world.fleet.settings.clone();
+    let mut both = settings.clone();
+    both.slots.get_mut("a").unwrap().zones.push("us-east5-a".into());
+    asked.world.input(Input::Configured(Box::new(both)));
+    asked.is_deleted(&json!({"state": "SUSPENDED", "stateInitiator": "SERVICE"}));
+    asked.command(CommandKind::Pause { slot: Some("a".into()), until: None });
+    asked.world.wait(1);
+    let (began, reading) = (asked.world.now, Reading::Absent);
+    asked.world.input(Input::Got { slot: "a".into(), began, reading });
+    let recovery = asked.world.fleet.slots["a"].recovery.clone().expect("a create is owed");
+    assert_eq!((recovery.phase, recovery.order), (Phase::Gone, None));
+    // One of an earlier recovery, in the other zone, was followed as a stray.
+    let mut raw = Value::clone(&request.raw);
+    raw["name"] = json!("projects/p/locations/us-east5-a/queuedResources/q");
+    let late = crate::google::answers::request(raw, false).unwrap();
+    let owner = asked.world.fleet.settings.owner.clone();
+    let of = "projects/p/locations/us-east5-a/queuedResources/q";
+    let there = of_q(
+        &made,
+        json!({"name": "projects/p/locations/us-east5-a/nodes/a", "queuedResource": of,
+        "metadata": {"tpu-watchdog-owner": owner, "tpu-watchdog-slot": "a"}}),
+    );
+    let stray = Stray::followed("us-east5-a".into(), "a".into(), "late".into(), asked.world.now);
+    let stray = Stray { request: Some("q".into()), ..stray };
+    asked.world.fleet.ledger.strays.insert(Stray::key("us-east5-a", "a"), stray);
+    for _ in 0..4 {
+        asked.world.wait(30);
+        let listing = |zone: &str, nodes, requests| Listing {
+            zone: zone.into(),
+            result: Ok((nodes, vec![]).into()),
+            requests: Some(Ok(RequestList { requests, unreachable: vec![] })),
+        };
+        let listings = vec![
+            listing(ZONE, vec![], vec![]),
+            listing("us-east5-a", vec![Arc::clone(&there)], vec![late.clone()]),
+        ];
+        let began = asked.world.now;
+        asked.world.input(Input::Polled(Box::new(Poll::of(began, listings))));
+    }
+    let record = &asked.world.fleet.slots["a"];
+    assert_eq!(record.zone, "us-east5-a", "{:?}", asked.world.messages);
+    assert!(record.ours && record.incarnation.is_some() && record.recovery.is_none());
+    assert!(asked.world.fleet.ledger.strays.is_empty());
 }

@@ -6,6 +6,7 @@ use super::*;
 use crate::model::beacon::WorkerReport;
 use crate::model::command::CommandKind;
 use crate::model::ids::RunOrder;
+use crate::model::relaunch::Patch;
 
 /// A poll half a minute later that shows this node as the machines of a request, made so many hours after the
 /// first ones; a negative one is not there.
@@ -49,13 +50,18 @@ fn at_work_for_long() -> (World, Value) {
 
 /// The first order that is sent within a quarter of an hour in which such machines show.
 fn next_order(world: &mut World, node: &Value, made: [i64; 2]) -> Option<RunOrder> {
+    first_order(world, &[100, 500, 900], |world| shows(world, node, made))
+}
+
+/// The first order that is sent while these steps are saved and this is shown.
+fn first_order(world: &mut World, saved: &[u64], show: impl Fn(&mut World)) -> Option<RunOrder> {
     (0..30).find_map(|_| {
-        shows(world, node, made);
+        show(world);
         let shown = world.run_order();
         world.workers_say(&[(1, "v3", None)]);
         let first = shown.or(world.run_order());
         if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
-            world.surveyed(&[100, 500, 900]);
+            world.surveyed(saved);
         }
         first.or(world.run_order())
     })
@@ -148,15 +154,7 @@ fn s5_a_run_is_not_ended_for_what_it_saved_after_its_machines_were_made_again() 
     let (mut world, node) = with_two_machines();
     shows(&mut world, &node, [5, 5]);
     world.surveyed(&[100, 200]);
-    let order = (0..20).find_map(|_| {
-        shows(&mut world, &node, [5, 5]);
-        world.workers_say(&[(1, "v3", None)]);
-        let first = world.run_order();
-        if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
-            world.surveyed(&[100, 200]);
-        }
-        first.or(world.run_order())
-    });
+    let order = first_order(&mut world, &[100, 200], |world| shows(world, &node, [5, 5]));
     assert_eq!(order.and_then(|order| order.step), Some(200));
 }
 
@@ -215,15 +213,23 @@ fn s15_a_request_of_ours_that_comes_with_an_old_order_gets_the_next_one() {
             ("q.late".into(), known.created + jiff::SignedDuration::from_hours(1));
         view.fingerprint ^= 1 << 60;
     };
-    let order = (0..30).find_map(|_| {
-        shows_with(&mut world, &created, [9, 9], later);
-        let shown = world.run_order();
-        world.workers_say(&[(1, "v3", None)]);
-        let first = shown.or(world.run_order());
-        if first.is_none() && world.fleet.memory["a"].pending.contains(&Pending::Checkpoints) {
-            world.surveyed(&[100, 500, 900]);
-        }
-        first.or(world.run_order())
-    });
+    let show = |world: &mut World| shows_with(world, &created, [9, 9], later);
+    let order = first_order(&mut world, &[100, 500, 900], show);
     assert_eq!(order.map(|order| (order.generation, order.step)), Some((3, Some(900))));
+}
+
+#[test]
+fn s17_a_released_machine_that_is_made_again_is_released_once_more() {
+    let (mut world, created) = at_work_for_long();
+    world.command(CommandKind::Release { slot: "a".into() });
+    world.input(Input::Ordered { slot: "a".into(), generation: 0, outcome: accepted() });
+    let mut theirs = created.clone();
+    theirs["metadata"] = json!({"startup-script": "#! /bin/sh\n"});
+    shows(&mut world, &theirs, [0, 0]);
+    assert!(!world.fleet.slots["a"].ours, "{:?}", world.messages);
+    let again = (0..10).any(|_| {
+        shows(&mut world, &created, [5, 5]);
+        matches!(world.actions[..], [Action::Patch { patch: Patch::Release, .. }])
+    });
+    assert!(again, "it has our keys once more: {:?}", world.messages);
 }

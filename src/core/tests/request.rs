@@ -26,7 +26,7 @@ impl Asked {
     }
 
     /// It fails, and the operation of its delete ends. Returns that delete's request id.
-    fn is_deleted(&mut self, state: &Value) -> Option<String> {
+    pub fn is_deleted(&mut self, state: &Value) -> Option<String> {
         self.shows(Some(state));
         for _ in 0..8 {
             if is_delete(&self.world.actions) {
