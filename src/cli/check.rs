@@ -155,6 +155,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_grace_that_is_shorter_than_an_event_is_noted() {
+        let notes = |grace: &str| {
+            let text = format!(
+                "project = \"p\"\n[policy]\ngrace = {{ {grace} }}\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\n"
+            );
+            let config = config::parse(std::path::Path::new("c.toml"), &text, &|_| None);
+            habits(&config.unwrap()).join("; ")
+        };
+        for grace in ["unresponsive", "runtime_unhealthy", "silent", "failed_repair", "maintenance"]
+        {
+            let short = notes(&format!("{grace} = \"90s\""));
+            assert!(short.starts_with("a: a grace of policy.grace is shorter"), "{grace}: {short}");
+            assert_eq!(notes(&format!("{grace} = \"120s\"")), "", "{grace}");
+        }
+    }
+
+    #[test]
     fn a_command_that_goes_on_after_a_failure_is_told() {
         for (command, goes_on) in [
             ("python3 train.py", false),

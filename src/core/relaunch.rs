@@ -241,9 +241,8 @@ fn order(ctx: &mut SlotCtx, why: String, turn: &mut Turn) -> Decision {
     let is_sick = is_curable(ctx);
     let cause = if is_sick { ctx.condition() } else { Condition::JobFailed };
     // Machines that were made again have ended no run: Google has.
-    let again = ctx.record.outdated_order().is_some();
-    ctx.record.job.runs.began &= !again;
-    if !again && runs::ended(ctx.record, cause, turn) {
+    ctx.record.job.runs.began &= ctx.record.outdated_order().is_none();
+    if runs::ended(ctx.record, cause, turn) {
         // Listed once more, without the checkpoint that no run got away from.
         ctx.memory.surveyed_at = None;
         list(ctx, turn);

@@ -68,7 +68,7 @@ pub struct JobView {
     pub state: JobState,
     /// `createTime`.
     pub created: Option<Timestamp>,
-    /// `endTime`.
+    /// `endTime`; where the API tells none, `updateTime`.
     pub ended: Option<Timestamp>,
     /// `error`: its code and message.
     pub error: Option<(i64, String)>,

@@ -52,3 +52,31 @@ pub fn banners(document: &StatusDocument, now: Timestamp) -> Vec<Banner> {
     }
     all
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_config_that_the_service_has_not_loaded_is_told_until_it_has() {
+        let text = include_str!("../../tests/snapshots/document.json");
+        let mut document: StatusDocument = serde_json::from_str(text).unwrap();
+        let now = document.observed_at.unwrap();
+        let told = |document: &StatusDocument| {
+            banners(document, now).iter().any(|banner| banner.text.contains("has not loaded it"))
+        };
+        for (here, loaded, expected) in [
+            ("a", Some("a"), false),
+            ("b", Some("a"), true),
+            // An earlier version tells no digest.
+            ("b", None, false),
+            ("", Some("a"), false),
+        ] {
+            document.config = here.to_owned();
+            document.acting.as_mut().unwrap().config = loaded.map(str::to_owned);
+            assert_eq!(told(&document), expected, "{here} {loaded:?}");
+        }
+        document.acting = None;
+        assert!(!told(&document), "no service runs");
+    }
+}

@@ -367,3 +367,32 @@ pub fn none_found(location: &str, around: &[String]) -> String {
 pub fn rounded(time: Duration) -> Duration {
     Duration::from_secs((time + Duration::from_millis(500)).as_secs())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::view::{PauseView, StatusDocument};
+
+    #[test]
+    fn a_pause_is_told_since_it_was_given_and_a_recovery_since_its_first_symptom() {
+        let text = include_str!("../../tests/snapshots/document.json");
+        let mut document: StatusDocument = serde_json::from_str(text).unwrap();
+        let now = document.observed_at.unwrap();
+        let since = |slot: &SlotView| sentence(slot, now).since;
+        let slot = &mut document.tpus[0];
+        let symptom = slot.unhealthy_since.expect("a TPU that is being replaced");
+        assert_eq!(since(slot), symptom);
+        let given = symptom + jiff::SignedDuration::from_mins(5);
+        let pause = PauseView {
+            by: "ana".into(),
+            reason: None,
+            until: None,
+            since: Some(given),
+            all: false,
+        };
+        (slot.phase, slot.pause, slot.action) = (None, Some(pause), ActionName::Hold);
+        assert_eq!(since(slot), given);
+        slot.pause = None;
+        assert_eq!(since(slot), slot.since);
+    }
+}

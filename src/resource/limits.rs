@@ -7,6 +7,8 @@ use crate::model::ids::RunOrder;
 use crate::model::spec::{NodeSpec, REQUEST_KEY, TRAINING_KEY};
 use crate::model::training::JobKind;
 
+use super::queued::body;
+
 /// From which capacity a node is created: each has a quota of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Capacity {
@@ -28,6 +30,7 @@ impl NodeSpec {
             () if flag("spot") || flag("preemptible") => Capacity::Spot,
             () if flag("reserved") => Capacity::Reserved,
             () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
+            () if around.is_some_and(body::is_taken_back) => Capacity::Spot,
             () => Capacity::OnDemand,
         }
     }
@@ -176,6 +179,9 @@ mod tests {
             (json!({"schedulingConfig": {"spot": true}}), Capacity::Spot),
             (json!({"schedulingConfig": {"reserved": true}}), Capacity::Reserved),
             (json!({"queuedResource": {"runDuration": {"maxRunDuration": "60s"}}}), Capacity::Spot),
+            (json!({"queuedResource": {"bestEffort": {}}}), Capacity::Spot),
+            (json!({"queuedResource": {"provisioningModel": "SPOT"}}), Capacity::Spot),
+            (json!({"queuedResource": {"provisioningModel": "STANDARD"}}), Capacity::OnDemand),
         ] {
             let spec = NodeSpec::new(body.as_object().unwrap().clone());
             assert_eq!(spec.capacity(), capacity, "{body}");

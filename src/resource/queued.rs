@@ -115,6 +115,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::model::action::Reading;
 
     #[test]
     fn names_states_and_nodes_are_read_and_what_is_unknown_is_kept() {
@@ -145,5 +146,29 @@ mod tests {
         assert_eq!(view.state, RequestState::Other("LATER".into()));
         assert_eq!(view.nodes, ["s-0", "s-1"]);
         assert!(RequestView::parse(json!({"name": "projects/p/queuedResources/q"})).is_err());
+    }
+
+    #[test]
+    fn what_can_be_taken_back_is_spot_however_the_request_says_it() {
+        let spot = |around: Value| {
+            let mut raw = json!({
+                "name": "projects/p/locations/z/queuedResources/q", "createTime": "2026-06-01T12:00:00Z",
+                "state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "n", "node": {}}]},
+            });
+            raw.as_object_mut().unwrap().extend(around.as_object().cloned().unwrap());
+            match reading::reading("q", Some(&RequestView::parse(raw).unwrap()), &[]) {
+                Reading::Node(view) => view.spot,
+                other => panic!("{other:?}"),
+            }
+        };
+        for (around, is) in [
+            (json!({"spot": {}}), true),
+            (json!({"bestEffort": {}}), true),
+            (json!({"provisioningModel": "SPOT"}), true),
+            (json!({"provisioningModel": "FLEX_START"}), false),
+            (json!({}), false),
+        ] {
+            assert_eq!(spot(around.clone()), is, "{around}");
+        }
     }
 }

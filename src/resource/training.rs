@@ -59,7 +59,8 @@ impl JobView {
             display_name: text("/displayName").to_owned(),
             state: state(kind, &raw),
             created: time(&raw, "createTime"),
-            ended: time(&raw, "endTime"),
+            // Of a job that has ended its last update is not before its end.
+            ended: time(&raw, "endTime").or_else(|| time(&raw, "updateTime")),
             error: error(&raw),
             labels: labels.collect(),
             spot: of_spec("scheduling/strategy") == "SPOT",

@@ -148,7 +148,8 @@ fn s5_a_run_is_not_ended_for_what_it_saved_after_its_machines_were_made_again() 
         world.surveyed(if round < 3 { &[100] } else { &[100, 200] });
         shows(&mut world, &node, [5, 5]);
         world.workers_say(&[(1, "v3", None)]);
-        assert!(world.run_order().is_none(), "{round}: {:?}", world.messages);
+        let ordered = &world.fleet.slots["a"].job.relaunch;
+        assert!(ordered.is_none(), "{round}: {:?}", world.messages);
     }
     // Steps that the former machines had saved unseen count.
     let (mut world, node) = with_two_machines();
@@ -216,6 +217,18 @@ fn s15_a_request_of_ours_that_comes_with_an_old_order_gets_the_next_one() {
     let show = |world: &mut World| shows_with(world, &created, [9, 9], later);
     let order = first_order(&mut world, &[100, 500, 900], show);
     assert_eq!(order.map(|order| (order.generation, order.step)), Some((3, Some(900))));
+}
+
+#[test]
+fn s16_a_run_that_google_ended_with_its_machines_is_no_failed_one() {
+    let (mut world, created) = at_work_for_long();
+    shows(&mut world, &created, [5, 5]);
+    // Its hosts, which started the old order meanwhile, have done something.
+    world.fleet.slots.get_mut("a").unwrap().job.runs.began = true;
+    let order = next_order(&mut world, &created, [5, 5]);
+    assert_eq!(order.map(|order| order.generation), Some(3), "{:?}", world.messages);
+    let runs = &world.fleet.slots["a"].job.runs;
+    assert_eq!((runs.began, runs.fruitless, runs.stuck, runs.exits), (false, 0, 0, 0));
 }
 
 #[test]

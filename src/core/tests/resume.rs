@@ -4,6 +4,7 @@ use super::harm::strange;
 use super::runs::{LOCATION, with_checkpoints};
 use super::*;
 use crate::core::if_lost::if_lost;
+use crate::model::command::CommandKind;
 use crate::model::settings::Resume;
 use crate::report::sentence;
 
@@ -89,4 +90,20 @@ fn of_a_location_that_was_never_listed_nothing_is_claimed() {
     job.checkpoint.as_mut().unwrap().uri = "gs://other/place".into();
     world.input(Input::Configured(Box::new(moved)));
     assert_eq!(shown(&world), "gs://other/place has not been listed yet");
+}
+
+#[test]
+fn what_a_gate_would_hold_is_not_said_to_be_created_again() {
+    let mut world = with_checkpoints();
+    world.poll(&[node("a", json!({}))]);
+    let lost = |world: &World| {
+        let lost = if_lost(&world.fleet, &world.fleet.settings, Some("a"), world.now).remove(0);
+        (lost.held, lost.by_choice)
+    };
+    world.fleet.settings.dry_run = true;
+    assert_eq!(lost(&world), (None, false), "asked of a dry run, as if it were none");
+    world.fleet.settings.dry_run = false;
+    world.command(CommandKind::Forget { slot: "a".into(), purge: false });
+    let (held, by_choice) = lost(&world);
+    assert!(by_choice && held.as_ref().is_some_and(|why| why.contains("forget")), "{held:?}");
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::resubmission::{of_kind, with_an_output_directory};
 use super::training::{EXIT, OTHER, REGION, Service, job};
 use super::*;
+use crate::model::command::CommandKind;
 use crate::model::submission::JobListing;
 use crate::model::time::elapsed;
 use crate::model::training::{JobKind, NO_REGION, Named};
@@ -188,8 +189,13 @@ fn an_exit_that_may_pass_is_submitted_again_once() {
 
 #[test]
 fn an_error_that_never_comes_is_waited_for_five_minutes() {
-    for (mut service, _) in of_each_service() {
+    for (time, (mut service, _)) in ["endTime", "updateTime"]
+        .into_iter()
+        .flat_map(|time| of_each_service().map(move |of| (time, of)))
+    {
         service.sets("JOB_STATE_FAILED", None);
+        let (_, job) = service.jobs.last_mut().unwrap();
+        job[time] = job.as_object_mut().unwrap().remove("endTime").unwrap();
         for _ in 0..9 {
             service.half_a_minute();
             let condition = service.world.fleet.slots["a"].verdict.condition;
@@ -198,6 +204,22 @@ fn an_error_that_never_comes_is_waited_for_five_minutes() {
         service.minutes(3);
         assert_eq!((service.jobs.len(), service.hold()), (2, None));
         assert!(service.told.iter().any(|text| text.contains("without an error")));
+    }
+}
+
+#[test]
+fn an_end_without_error_and_time_is_waited_for_until_an_operator_says_retry() {
+    for (mut service, _) in of_each_service() {
+        service.sets("JOB_STATE_FAILED", None);
+        let (_, job) = service.jobs.last_mut().unwrap();
+        job.as_object_mut().unwrap().remove("endTime");
+        service.minutes(60);
+        let verdict = service.world.fleet.slots["a"].verdict.clone();
+        assert_eq!((verdict.condition, service.jobs.len()), (Condition::Going, 1));
+        assert!(verdict.evidence.contains("tells no time of its end"), "{verdict:?}");
+        service.world.command(CommandKind::Retry { slot: "a".into(), from: None });
+        service.minutes(5);
+        assert_eq!((service.jobs.len(), service.hold()), (2, None));
     }
 }
 

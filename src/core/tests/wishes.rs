@@ -345,6 +345,13 @@ fn a_recreate_that_is_held_is_shown_and_dropped_after_an_hour() {
     world.poll(&[node("a", json!({}))]);
     world.get("a", Some(node("a", json!({}))));
     assert!(world.actions.is_empty(), "{:?}", world.actions);
+    // One that is carried out is no wish.
+    let incarnation = world.fleet.slots["a"].incarnation.clone();
+    world.order(CommandKind::Recreate { slot: "a".into(), incarnation });
+    assert!(shown(&world).contains("asked for a new TPU"));
+    world.get("a", Some(node("a", json!({}))));
+    assert!(matches!(world.actions[..], [Action::Delete { .. }]), "{:?}", world.actions);
+    assert!(!shown(&world).contains("asked for a new TPU"), "{}", shown(&world));
 }
 
 #[test]

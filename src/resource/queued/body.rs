@@ -109,6 +109,13 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
     Value::Object(node)
 }
 
+/// Whether a request's capacity can be taken back at any time, where its `spot` does not say so: v2alpha1 has two more words for
+/// that (discovery document: `bestEffort`, one of the tiers, and `provisioningModel`).
+pub fn is_taken_back(around: &Value) -> bool {
+    around.get("bestEffort").is_some()
+        || around.get("provisioningModel").is_some_and(|model| model == "SPOT")
+}
+
 /// `guaranteed.reserved` of a request, taken out of it.
 fn take_reserved(around: &mut Map<String, Value>) -> bool {
     let guaranteed = around.get_mut("guaranteed").and_then(Value::as_object_mut);
@@ -142,11 +149,13 @@ pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, b
     }
     if spot {
         around.insert("spot".into(), json!({}));
-        around.remove("guaranteed");
+        around.retain(|key, _| !["guaranteed", "bestEffort"].contains(&key.as_str()));
         // Refused: "STANDARD provisioning model is incompatible with spot requests".
         around.retain(|key, value| key != "provisioningModel" || *value == "SPOT");
     }
     if reserved {
+        // A request has one tier.
+        around.remove("bestEffort");
         let guaranteed = around.entry("guaranteed").or_insert_with(|| json!({}));
         guaranteed["reserved"] = json!(true);
     }
@@ -312,6 +321,24 @@ mod tests {
             "spot": {}, "queueingPolicy": {"validUntilDuration": "604800s"},
         });
         assert_eq!((body, alpha), (expected, false));
+    }
+
+    #[test]
+    fn a_capacity_that_the_config_chooses_takes_the_place_of_best_effort() {
+        for (scheduling, tiers) in [
+            (json!({}), json!({"bestEffort": {}})),
+            (json!({"spot": true}), json!({"spot": {}})),
+            (json!({"reserved": true}), json!({"guaranteed": {"reserved": true}})),
+        ] {
+            let spec = json!({
+                "acceleratorType": "v6e-8", "runtimeVersion": "v", "schedulingConfig": scheduling,
+                "queuedResource": {"bestEffort": {}},
+            });
+            let (mut body, _) = create_body(&spec, OF, "slot");
+            let body = body.as_object_mut().unwrap();
+            body.retain(|key, _| !["tpu", "queueingPolicy"].contains(&key.as_str()));
+            assert_eq!(json!(body), tiers);
+        }
     }
 
     #[test]

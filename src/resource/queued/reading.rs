@@ -63,7 +63,8 @@ fn is_younger(node: &NodeView, request: &RequestView) -> bool {
 
 /// The request and those of its nodes that are there, in the order of their ids, as one.
 fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView, String> {
-    let wanted = NodeView::parse(body::as_node(request, nodes.first().map(|node| &*node.raw)))?;
+    let mut wanted = NodeView::parse(body::as_node(request, nodes.first().map(|node| &*node.raw)))?;
+    wanted.spot |= body::is_taken_back(&request.raw);
     let several = request.nodes.len() > 1;
     let node = nodes.iter().copied().min_by_key(|node| rank(node));
     let standing = standing(request, nodes, wanted.spot);

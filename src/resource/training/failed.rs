@@ -143,8 +143,11 @@ fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fai
             let why = "the API gives no reason";
             return again(format!("{is} without an error"), FailureClass::Internal, why);
         }
-        let until = after(job.ended.unwrap_or(now), ERROR_WITHIN);
-        let text = format!("{is}, and its error is not there yet (waited for until {until:.0})");
+        let until = job.ended.map_or_else(
+            || "for as long as the API tells no time of its end".to_owned(),
+            |ended| format!("until {:.0}", after(ended, ERROR_WITHIN)),
+        );
+        let text = format!("{is}, and its error is not there yet (waited for {until})");
         return goes_on(Condition::Going, text);
     };
     let (text, machine) = (format!("{is} with code {code}: {message}"), outgrown(job));
