@@ -252,7 +252,7 @@ fn flex_start_of_the_config_takes_the_place_of_the_spot_capacity_that_was_learne
         let config = tpu_watchdog::config::parse("w.toml".as_ref(), &text, &|_| None).unwrap();
         let learned = json!({"acceleratorType": "v6e-8", "runtimeVersion": "r", "schedulingConfig": {"spot": true}});
         let spec = NodeSpec::learn(&learned).unwrap().overlaid(&config.settings.slots["a"].create);
-        create_body(&Value::Object(spec.body().clone()), "projects/p/locations/z", "a")
+        create_body(&Value::Object(spec.body().clone()), "projects/p/locations/z", "a", false)
     };
     let flex = "provisioning_model = \"flex-start\"\nmax_run = \"12h\"\nboot_disk_gb = 200";
     let (body, alpha) = of(flex);

@@ -52,9 +52,19 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
             print(&of_text(&text, found));
             Ok(())
         }
-        None => Err(Failed::Work(format!(
-            "{text:?} is no slot, hold, condition, step, alert, or error text that is known; give the whole line of the error"
-        ))),
+        None => {
+            // A name may be that of a slot whose config can't be read.
+            let unread = at.load().err().filter(|_| at.path().exists());
+            let unread = unread.map_or_else(String::new, |_| {
+                format!(
+                    "; {} can't be used, so its slots are not known: tpu-watchdog check",
+                    at.path().display()
+                )
+            });
+            Err(Failed::Work(format!(
+                "{text:?} is no slot, hold, condition, step, alert, or error text that is known; give the whole line of the error{unread}"
+            )))
+        }
     }
 }
 

@@ -241,16 +241,16 @@ fn text(args: &InitArgs, project: &str, chosen: &[&Found], checkpoint: &str) -> 
         if let Some(id) = &tpu.request {
             text += &format!("queued_resource = {id:?}\n");
         }
-        if !checkpoint.is_empty() {
-            let place = match chosen.len() {
-                1 => checkpoint.to_owned(),
-                _ => format!("{checkpoint}/{}", tpu.name),
-            };
-            text += &format!(
-                "\n[tpu.job]\n# command  = 'python3 train.py --checkpoints \"$CHECKPOINT_BASE\"'   # without it the startup script is the job\n\
-                 checkpoint = {place:?}\n"
-            );
-        }
+        // Without a place of checkpoints the table is there as a hint.
+        let (off, place) = match (checkpoint, chosen.len()) {
+            ("", _) => ("# ", format!("gs://my-bucket/{}", tpu.name)),
+            (_, 1) => ("", checkpoint.to_owned()),
+            _ => ("", format!("{checkpoint}/{}", tpu.name)),
+        };
+        text += &format!(
+            "\n{off}[tpu.job]\n# command  = 'python3 train.py --checkpoints \"$CHECKPOINT_BASE\"'   # without it the startup script is the job\n\
+             {off}checkpoint = {place:?}\n"
+        );
         text.push('\n');
     }
     text

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
+use super::changes::changes;
 use super::{Failed, Outcome};
 use crate::checkpoint::lister::StorageAccess;
 use crate::config::{self, Config, StateLocation};
@@ -312,6 +313,8 @@ pub fn signals(
         listen(SignalKind::hangup())?,
     );
     let on_a_terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
+    // The settings of the last reload.
+    let mut loaded: Option<Settings> = None;
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -334,8 +337,11 @@ pub fn signals(
                             Signal::NotReloaded
                         }
                         Ok(config) => {
-                            tracing::info!("the config was reloaded (lease, listen and listen_token_file need a restart)");
-                            Signal::Reload(Box::new(settings(&config)))
+                            let now = settings(&config);
+                            let told = changes(&loaded.take().unwrap_or_else(|| settings(started)), &now);
+                            tracing::info!("the config was reloaded: {told} (lease, listen and listen_token_file need a restart)");
+                            loaded = Some(now.clone());
+                            Signal::Reload(Box::new(now))
                         }
                         Err(error) => {
                             tracing::error!("the new config is not usable, the old one stays: {}", joined(&error.to_string()));

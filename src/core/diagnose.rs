@@ -11,8 +11,10 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Verdict};
 use crate::model::exit::Stuck;
 use crate::model::fleet::Ledger;
+use crate::model::hold::HoldReason;
 use crate::model::node::{Health, NodeState, NodeView, Symptom};
 use crate::model::phase::Phase;
+use crate::model::queued::RequestState;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{after, elapsed, span};
@@ -112,8 +114,24 @@ fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdi
     // A forced delete removes the nodes first, and may come to nothing then.
     let ours = record.recovery.as_ref().filter(|of| of.condemned == view.incarnation);
     let sent = ours.filter(|of| of.phases.iter().any(|(phase, _)| *phase == Phase::Deleting));
-    let why = why.or_else(|| sent.map(|_| "the watchdog's delete took it along".to_owned()))?;
-    Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)))
+    let why = why.or_else(|| sent.map(|_| "the watchdog's delete took it along".to_owned()));
+    if let Some(why) = why {
+        return Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)));
+    }
+    // Spot capacity that is taken back is told by its request, or by the node itself.
+    let watched = record.deleted.as_ref().filter(|_| standing.condition == Condition::Preempted)?;
+    let text = format!(
+        "{}; {watched}. `retry {1}` replaces it, `forget {1}` keeps it gone",
+        standing.evidence, record.name
+    );
+    Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
+}
+
+/// Whether it is a queued resource that stays granted, and a node of it is being deleted.
+pub fn loses_its_node(view: &NodeView) -> bool {
+    let goes = |verdict: &Verdict| verdict.condition == Condition::Going;
+    let granted = view.own_state.as_deref() == Some(RequestState::Active.as_str());
+    granted && view.standing.as_ref().is_some_and(goes)
 }
 
 /// A listing alone may lack the node of a request that is ACTIVE (S4): a GET has to say that it was deleted.

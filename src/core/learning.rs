@@ -130,7 +130,9 @@ fn differences(
         let whole = |map: bool| name.is_empty() && map;
         let labelled = whole(field == "labels" && !create.labels.is_empty());
         // A place in the queue that nothing bounded is bounded by us, and a time of the past is not asked for again.
-        let queue = key == "queuedResource.queueingPolicy";
+        // So is Spot through v2alpha1 told by its model, too.
+        let queue = key == "queuedResource.queueingPolicy"
+            || view.spot && key == "queuedResource.provisioningModel";
         !(configured
             || queue
             || labelled

@@ -35,6 +35,7 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, settings: &Settings,
         "{} was made again inside its queued resource, not by this watchdog: it comes up with the run order of the request's creation",
         again.join(", ")
     );
+    record.deleted = None;
     record.ready_since = (view.state == NodeState::Ready).then_some(turn.now);
     let slot = settings.slots.get(&record.name);
     let job = &mut record.job;

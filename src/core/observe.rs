@@ -467,7 +467,9 @@ fn notice_deletion(
     now: Timestamp,
 ) {
     ended::notice_cancel(record, view);
-    let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting) else {
+    let inside = diagnose::loses_its_node(view);
+    let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting || inside)
+    else {
         return;
     };
     // Also a delete of ours whose answer was lost, and the API's own end of a create that failed.
@@ -483,9 +485,10 @@ fn notice_deletion(
     let recent = record.deleting.as_ref().filter(|(_, at)| elapsed(*at, now) < OWN_DELETE_FOR);
     let called_off = recent.is_some_and(|(of, _)| view.incarnation.as_ref() == Some(of));
     let by_us = by_us || called_off || ledger.strays.values().any(withdrawn);
-    // A request takes its nodes along, and the end of its capacity both.
-    let by_request =
-        view.queued_resource.is_some() || view.by_service || diagnose::runs_out(view, now);
+    // A request that goes takes its nodes along, and the end of its capacity both.
+    let by_request = view.queued_resource.is_some()
+        || view.by_service && !inside
+        || diagnose::runs_out(view, now);
     if diagnose::lived(seen) && !by_us && !by_request && record.deleted.is_none() {
         record.deleted = Some(format!("another client deleted it while it was {}", seen.state));
         dirty.insert(record.name.clone());

@@ -30,6 +30,7 @@ use crate::model::recovery::Call;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{after, elapsed, span};
 use crate::model::view::Decision;
+use crate::resource::texts::{self, Action, Section, Text};
 
 use super::ctx::SlotCtx;
 use super::moves::{advance, came_of};
@@ -57,7 +58,7 @@ pub fn failure(record: &SlotRecord, now: Timestamp) -> Failure {
     let none = || Failure::new(FailureClass::Garbage, "the API gives no reason");
     let failure = seen.and_then(|seen| seen.failure.clone()).unwrap_or_else(none);
     let expired = seen.and_then(|seen| seen.times.valid_until).filter(|until| *until <= now);
-    match (expired, then(failure.class)) {
+    match (expired, then(&failure)) {
         (Some(until), Then::OnceMore) => Failure::new(
             FailureClass::StockOut,
             format!("it waited until {until:.0}, the end of its time: {failure}"),
@@ -201,7 +202,7 @@ pub fn failed(ctx: &mut SlotCtx, turn: &mut Turn) {
     answers::refused(ctx.record, ctx.slot, ctx.ledger, failure.clone(), turn);
     ctx.budget.ledger_changed = true;
     let Some(recovery) = &mut ctx.record.recovery else { return };
-    let closes = match then(failure.class) {
+    let closes = match then(&failure) {
         Then::Again => false,
         Then::Halt => true,
         Then::OnceMore => {
@@ -227,10 +228,13 @@ pub fn leave_closed_zone(ctx: &mut SlotCtx) {
     }
 }
 
-fn then(class: FailureClass) -> Then {
+fn then(failure: &Failure) -> Then {
     use FailureClass::*;
-    match class {
-        // A quota ends with what is deleted or granted: it is tried again at `backoff.max`.
+    let held = |text: &Text| text.section == Section::Api && text.action == Action::Hold;
+    match failure.class {
+        // One that was never given, or of another service, is given by people.
+        Quota if texts::explain(&failure.message).is_some_and(held) => Then::Halt,
+        // Another one ends with what is deleted or granted: it is tried again at `backoff.max`.
         StockOut | Quota | Rate | PreemptedInCreation => Then::Again,
         // A training job has counts of its own for these.
         TransientExit | Internal | OutOfMemory => Then::Again,

@@ -14,6 +14,7 @@ use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::queued::RequestView;
 use crate::model::training::JobKind;
+use crate::resource::capacity::is_taken_back;
 use crate::resource::mask::Mask;
 
 /// An entry of a listing that is no node.
@@ -86,7 +87,7 @@ pub fn request_page(mut page: Value, alpha: bool) -> Result<RequestPage, String>
 /// When its name can't be read.
 pub fn request(raw: Value, alpha: bool) -> Result<RequestView, String> {
     let error = raw.pointer("/state/failedData/error").filter(|error| error.is_object());
-    let origin = Origin::operation(Verb::Create, raw.get("spot").is_some());
+    let origin = Origin::operation(Verb::Create, raw.get("spot").is_some() || is_taken_back(&raw));
     // It may quote what was asked for, as a refusal does.
     let mask = Mask::of(error.is_some().then_some(&raw));
     let failure = error.map(|error| operation_failure(origin, error));

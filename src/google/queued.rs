@@ -139,7 +139,7 @@ impl TpuClient {
     ) -> Result<Value, CallFailure> {
         let parent = format!("projects/{}/locations/{zone}", self.project);
         let wanted = body::still_ahead(specification, Timestamp::now());
-        let (body, alpha) = body::create_body(&wanted, &parent, slot);
+        let (body, alpha) = body::create_body(&wanted, &parent, slot, self.version() == ALPHA);
         let version = if alpha { ALPHA } else { self.version() };
         let parent = self.parent_in(version, zone);
         let mut url = format!("{parent}/queuedResources?queuedResourceId={}", encode(id));

@@ -7,7 +7,7 @@ use crate::model::ids::RunOrder;
 use crate::model::spec::{NodeSpec, REQUEST_KEY, TRAINING_KEY};
 use crate::model::training::JobKind;
 
-use super::queued::body;
+use super::capacity;
 
 /// From which capacity a node is created: each has a quota of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ impl NodeSpec {
             () if flag("spot") || flag("preemptible") => Capacity::Spot,
             () if flag("reserved") => Capacity::Reserved,
             () if around.is_some_and(|of| of.get("runDuration").is_some()) => Capacity::Spot,
-            () if around.is_some_and(body::is_taken_back) => Capacity::Spot,
+            () if around.is_some_and(capacity::is_taken_back) => Capacity::Spot,
             () => Capacity::OnDemand,
         }
     }

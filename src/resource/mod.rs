@@ -2,6 +2,7 @@
 //! a create must say. Pure: knows Google's shapes, and no HTTP.
 
 pub mod attributes;
+pub mod capacity;
 pub mod limits;
 pub mod mask;
 pub mod node;

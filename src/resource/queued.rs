@@ -12,6 +12,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 
+use super::capacity;
 use super::node::{known, text, time};
 use super::spec::accelerator;
 use crate::model::filling::RequestTimes;
@@ -102,7 +103,7 @@ fn node_ids(spec: &Value, request: &str) -> Vec<String> {
     if let Some(id) = spec.get("nodeId").and_then(Value::as_str) {
         return vec![id.to_owned()];
     }
-    let many = body::SEVERAL.iter().find_map(|key| spec.get(*key));
+    let many = capacity::SEVERAL.iter().find_map(|key| spec.get(*key));
     let Some(count) = many.and_then(|many| many.get("nodeCount")?.as_i64()) else {
         return Vec::new();
     };
@@ -153,11 +154,16 @@ mod tests {
         let spot = |around: Value| {
             let mut raw = json!({
                 "name": "projects/p/locations/z/queuedResources/q", "createTime": "2026-06-01T12:00:00Z",
-                "state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [{"nodeId": "n", "node": {}}]},
+                "state": {"state": "ACTIVE"},
+                // The API prints its own name there: it is no other request that the node is of.
+                "tpu": {"nodeSpec": [{"nodeId": "n", "node": {"queuedResource": "projects/7/locations/z/queuedResources/q"}}]},
             });
             raw.as_object_mut().unwrap().extend(around.as_object().cloned().unwrap());
             match reading::reading("q", Some(&RequestView::parse(raw).unwrap()), &[]) {
-                Reading::Node(view) => view.spot,
+                Reading::Node(view) => {
+                    assert_eq!(view.queued_resource, None);
+                    view.spot
+                }
                 other => panic!("{other:?}"),
             }
         };

@@ -7,6 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::capacity;
 use crate::model::filling::Filling;
 use crate::model::ids::{OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use crate::model::settings::Overlay;
@@ -33,8 +34,9 @@ pub const OPT_OUT_LABEL: &str = "tpu-watchdog";
 // settled by: gcloud compute tpus tpu-vm create NODE --zone ZONE --labels goog-test=1 --accelerator-type TYPE --version VERSION
 const GOOGLE_LABELS: &str = "goog-";
 
-/// Fields that the API sets and never takes: Cloud TPU API v1, v2 and v2alpha1 reference.
-const OUTPUT_ONLY: [&str; 16] = [
+/// Fields that the API sets and never takes: Cloud TPU API v1, v2 and v2alpha1 reference; and two that it prints for the node of
+/// a queued resource, as Google's tutorials show it, which no version takes (`bootDisk`, `useTpuVm`).
+const OUTPUT_ONLY: [&str; 18] = [
     "name",
     "id",
     "state",
@@ -50,6 +52,8 @@ const OUTPUT_ONLY: [&str; 16] = [
     "ipAddress",
     "port",
     "protectionTier",
+    "bootDisk",
+    "useTpuVm",
     // Reads return the derived range, creates take a /29: sent only when the config sets it.
     "cidrBlock",
 ];
@@ -122,6 +126,10 @@ impl NodeSpec {
     /// a read through v2 hides them, and loses none of them by it.
     pub fn with_hidden_of(mut self, former: &NodeSpec) -> NodeSpec {
         for (field, hidden) in ALPHA_ONLY {
+            if field == REQUEST_KEY {
+                capacity::with_hidden_of(self.body_mut(), former.body(), hidden);
+                continue;
+            }
             let shown = |spec: &NodeSpec| spec.body().get(field).and_then(|v| in_v2(v, hidden));
             if let Some(value) = former.body().get(field)
                 && shown(&self) == shown(former)
@@ -232,10 +240,8 @@ impl NodeSpec {
                 }
             }
         }
-        if overlay.fields.contains_key("schedulingConfig")
-            && let Some(chosen) = body.get_mut("schedulingConfig").and_then(Value::as_object_mut)
-        {
-            agree(chosen);
+        if ["schedulingConfig", REQUEST_KEY].iter().any(|key| overlay.fields.contains_key(*key)) {
+            capacity::agree(&mut body);
         }
         if !overlay.labels.is_empty() {
             merge(&mut body, "labels", overlay.labels.iter());
@@ -408,18 +414,6 @@ fn never_sent(body: &mut Map<String, Value>) {
         {
             scheduling.remove("provisioningModel");
         }
-    }
-}
-
-/// A capacity that the config chooses does not take along the model and the reservation of the one
-/// that was learned.
-fn agree(scheduling: &mut Map<String, Value>) {
-    let spot = is_true(scheduling, "spot") || is_true(scheduling, "preemptible");
-    if scheduling.get("provisioningModel").is_some_and(|model| (model == "SPOT") != spot) {
-        scheduling.remove("provisioningModel");
-    }
-    if spot {
-        scheduling.remove("reservationName");
     }
 }
 

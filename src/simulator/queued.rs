@@ -192,7 +192,15 @@ fn nodes_of(body: &Map<String, Value>, id: &str, place: &Place) -> Result<Nodes,
         if spot {
             node.insert("schedulingConfig".into(), json!({"spot": true}));
         }
-        let many = spec.get("multisliceParams").or_else(|| spec.get("multiNodeParams"));
+        // The versions have a name each for it.
+        let [known, other] = match place.alpha() {
+            true => ["multiNodeParams", "multisliceParams"],
+            false => ["multisliceParams", "multiNodeParams"],
+        };
+        if spec.get(other).is_some() {
+            return Err(Box::new(fields::unknown(other, "queued_resource.tpu.node_spec[0]")));
+        }
+        let many = spec.get(known);
         match (spec.get("nodeId").and_then(Value::as_str), many) {
             (Some(node_id), None) => nodes.push((node_id.to_owned(), node)),
             (None, Some(many)) => {
@@ -440,6 +448,10 @@ fn render(queued: &Queued, place: &Place) -> Value {
                 queued.project,
                 queued.name.split('/').nth(3).unwrap_or_default()
             ));
+            // As Google's tutorials print it: no version takes these back.
+            spec["node"]["bootDisk"] = json!({});
+            spec["node"]["useTpuVm"] = json!(true);
+            spec["node"]["queuedResource"] = json!(queued.name);
         }
     }
     Value::Object(body)

@@ -101,7 +101,7 @@ pub fn request(bytes: &[u8]) -> bool {
         && let Some(learned) = NodeSpec::learn(&node.raw)
     {
         let specification = Value::Object(learned.body().clone());
-        queued::create_body(&specification, "projects/p/locations/z", "n");
+        queued::create_body(&specification, "projects/p/locations/z", "n", false);
     }
     true
 }

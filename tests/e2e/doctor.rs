@@ -191,6 +191,9 @@ fn a_slot_a_hold_and_a_text_are_explained() {
     assert!(code == 0 && text.contains("never given this type here"), "{text}");
     let (code, text) = explain(&rig, "what is this");
     assert!(code == 1 && text.contains("give the whole line"), "{text}");
+    std::fs::write(rig.config(), "project = 3\n").unwrap();
+    let (code, text) = explain(&rig, "a");
+    assert!(code == 1 && text.contains("its slots are not known"), "{text}");
 }
 
 #[test]
@@ -238,6 +241,20 @@ fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("watchdog.toml is fine"), "{text}");
+    // Without a place of checkpoints the job's table is there to be filled in.
+    let (code, text) = init(&["--project", "p", "--yes", "--output", "bare.toml"]);
+    assert!(code == 0, "{code}: {text}");
+    let written = std::fs::read_to_string(folder.path().join("bare.toml")).unwrap();
+    let filled = written.replace("# [tpu.job]", "[tpu.job]").replace("# checkpoint", "checkpoint");
+    assert!(filled != written, "{written}");
+    std::fs::write(folder.path().join("bare.toml"), filled).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tpu-watchdog"))
+        .args(["check", "--config", "bare.toml"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains("is fine") && text.contains("with a [tpu.job]"), "{text}");
 }
 
 #[test]

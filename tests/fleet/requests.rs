@@ -26,7 +26,7 @@ pub fn call(
     match action {
         Action::Create { slot, zone, body, request_id, filling } => {
             let parent = format!("projects/p/locations/{zone}");
-            let (body, alpha) = body::create_body(body, &parent, slot);
+            let (body, alpha) = body::create_body(body, &parent, slot, false);
             query.insert("queuedResourceId".into(), filling.id().into());
             query.extend(request_id.clone().map(|id| ("requestId".into(), id)));
             let version = if alpha { "v2alpha1" } else { "v2" };

@@ -395,9 +395,10 @@ fn comes_back((form, standing): (Form, Standing), command: &str) -> bool {
     let held = match standing {
         SuspendedByUser => true,
         // A recreate means what was there: it is asked for when it is gone.
-        NodeDeleting | NodeGone if form.capacity == Capacity::OnDemand => true,
+        NodeGone if form.capacity == Capacity::OnDemand => true,
+        NodeDeleting => form.capacity == Capacity::OnDemand || command != "retry",
         Deleting => command != "recreate",
-        NodePreempted | NodeDeleting | NodeGone | Suspending | Suspended => command == "other id",
+        NodePreempted | NodeGone | Suspending | Suspended => command == "other id",
         _ => false,
     };
     !(off || held)

@@ -134,7 +134,7 @@ impl World {
             _ => format!("{version}/{parent}/{of}"),
         };
         if *filling != Filling::Node {
-            body = body.map(|body| create_body(&body, &parent, slot).0);
+            body = body.map(|body| create_body(&body, &parent, slot, false).0);
         }
         let key = (zone.clone(), slot.clone());
         if self.strikes(Fault::OperationFails, 6) {

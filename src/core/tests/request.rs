@@ -121,6 +121,10 @@ fn l9_a_request_that_failed_for_want_of_capacity_is_removed_and_asked_for_again(
         asked.fails(&failed(8, "There is no more capacity in the zone"));
         assert!(asked.asks_again());
     }
+    // A quota that others use up ends with what they delete.
+    asked
+        .fails(&failed(8, "Quota limit 'TPUV6E' has been exceeded. Limit: 64 in region us-east5."));
+    assert!(asked.asks_again());
     assert!(asked.world.fleet.slots["a"].attempts.len() <= 1, "uncounted");
 }
 
@@ -130,6 +134,8 @@ fn l9_a_request_that_another_one_would_follow_into_failure_is_removed_and_its_cr
         failed(7, CLOSED),
         failed(3, "CloudTpu received an invalid AcceleratorType"),
         failed(7, "This API method requires billing to be enabled. Please enable billing"),
+        failed(8, "Quota limit 'TPUV6EPerProject' has been exceeded. Limit: 0 in region us-east5."),
+        failed(8, "Quota 'IN_USE_ADDRESSES' exceeded. Limit: 8.0 in region us-central2."),
     ];
     for state in reasons {
         let mut asked = Asked::new();

@@ -4,6 +4,7 @@ use super::relaunch::accepted;
 use super::runs::{LOCATION, survey, with_checkpoints};
 use super::*;
 use crate::model::action::RequestList;
+use crate::model::command::CommandKind;
 use crate::model::filling::{Deletable, Filling};
 use crate::model::queued::RequestView;
 use crate::model::relaunch::Asked;
@@ -144,12 +145,25 @@ fn s3_nodes_that_no_list_shows_are_waited_for_before_their_grant_is_given_up() {
 }
 
 #[test]
-fn spot_nodes_that_another_hand_deletes_inside_their_request_are_asked_for_again() {
+fn spot_nodes_that_vanish_are_asked_for_again_and_those_that_a_person_deletes_are_not() {
     // The service may take Spot capacity back that way: a night must not be lost to a guess.
     let mut world = multislice();
-    assert_eq!(lasts(&mut world, ["READY", "DELETING"]), None);
+    assert_eq!(lasts(&mut world, ["READY", "READY"]), None);
     let deleted = lasts(&mut world, ["", ""]).unwrap();
     assert!((120..=180).contains(&deleted), "grace.missing: {deleted} s");
+    // DELETING of nodes at work under a request that stays ACTIVE is a person's doing.
+    let mut world = multislice();
+    assert_eq!(lasts(&mut world, ["READY", "READY"]), None);
+    shows(&mut world, ["DELETING", "DELETING"]);
+    assert_eq!(lasts(&mut world, ["", ""]), None, "S1: {:?}", world.messages);
+    assert_eq!(world.hold("a"), Some(HoldReason::Deleted));
+    world.command(CommandKind::Retry { slot: "a".into(), from: None });
+    assert!(lasts(&mut world, ["", ""]).is_some(), "{:?}", world.hold("a"));
+    // After what was lost it is only its end.
+    let mut world = multislice();
+    shows(&mut world, ["PREEMPTED", "PREEMPTED"]);
+    shows(&mut world, ["DELETING", "DELETING"]);
+    assert_eq!(world.fleet.slots["a"].deleted, None);
 }
 
 /// A poll half a minute later that shows this node, with slices of which not all have its run order.

@@ -55,7 +55,7 @@ impl Asked {
     pub fn sends_within(&mut self, polls: usize) -> bool {
         for _ in 0..polls {
             if let [Action::Create { body: wanted, .. }] = &self.world.actions[..] {
-                self.body = body::create_body(wanted, PARENT, "a").0;
+                self.body = body::create_body(wanted, PARENT, "a", false).0;
                 self.created = self.world.now.to_string();
                 return true;
             }

@@ -15,15 +15,13 @@ use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::spec::{REQUEST_KEY, SLICES_KEY};
 use crate::model::time::after;
+use crate::resource::capacity::{SEVERAL, WORKLOAD};
 use crate::resource::node::time;
 use crate::resource::spec;
 
 /// How long a request of ours waits at most, where neither the request that was learned nor the config
 /// says: one that this program has lost sight of ends by itself.
 const VALID_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// The fields that name several nodes, in place of `nodeId`: of v2, and of v2alpha1.
-pub const SEVERAL: [&str; 2] = ["multisliceParams", "multiNodeParams"];
 
 /// Whether the full name of a queued resource is that of this id.
 pub fn names_request(name: &str, id: &str) -> bool {
@@ -79,12 +77,7 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
         around.remove(output);
     }
     spec.remove("parent");
-    for key in SEVERAL {
-        let count = spec.get_mut(key).and_then(|many| many.as_object_mut()?.remove("nodeCount"));
-        if let Some(count) = count.filter(|count| count.as_i64().is_some_and(|count| count > 1)) {
-            around.insert(SLICES_KEY.into(), count);
-        }
-    }
+    take_slices(&mut spec, &mut around);
     if !spec.is_empty() {
         around.insert("nodeSpec".into(), Value::Object(spec));
     }
@@ -95,7 +88,10 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
             around.remove("queueingPolicy");
         }
     }
-    if let Some(run) = around.get_mut("runDuration").and_then(Value::as_object_mut) {
+    // The end of this one; given by a person in place of a duration, it is that of the next one, too.
+    if let Some(run) = around.get_mut("runDuration").and_then(Value::as_object_mut)
+        && run.contains_key("maxRunDuration")
+    {
         run.remove("terminationTime");
     }
     let id = request.nodes.first().map_or(request.id.as_str(), String::as_str);
@@ -109,11 +105,15 @@ pub fn as_node(request: &RequestView, there: Option<&Value>) -> Value {
     Value::Object(node)
 }
 
-/// Whether a request's capacity can be taken back at any time, where its `spot` does not say so: v2alpha1 has two more words for
-/// that (discovery document: `bestEffort`, one of the tiers, and `provisioningModel`).
-pub fn is_taken_back(around: &Value) -> bool {
-    around.get("bestEffort").is_some()
-        || around.get("provisioningModel").is_some_and(|model| model == "SPOT")
+/// The number of slices, taken to where the config chooses it. The versions have a name each for the same field.
+fn take_slices(spec: &mut Map<String, Value>, around: &mut Map<String, Value>) {
+    if let Some(Value::Object(mut many)) = SEVERAL.iter().find_map(|key| spec.remove(*key)) {
+        let count = many.remove("nodeCount");
+        if let Some(count) = count.filter(|count| count.as_i64().is_some_and(|count| count > 1)) {
+            around.insert(SLICES_KEY.into(), count);
+        }
+        spec.insert(SEVERAL[0].into(), Value::Object(many));
+    }
 }
 
 /// `guaranteed.reserved` of a request, taken out of it.
@@ -127,9 +127,9 @@ fn take_reserved(around: &mut Map<String, Value>) -> bool {
     reserved
 }
 
-/// The body of a create for a specification, and whether v2alpha1 alone takes it. `parent` is
-/// `projects/P/locations/Z`; `node` is the node's id where the specification names none.
-pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, bool) {
+/// The body of a create for a specification, and whether it goes through v2alpha1: where the client does (`alpha`), or where
+/// that alone takes it. `parent` is `projects/P/locations/Z`; `node` is the node's id where the specification names none.
+pub fn create_body(specification: &Value, parent: &str, node: &str, alpha: bool) -> (Value, bool) {
     let mut body = specification.as_object().cloned().unwrap_or_default();
     let mut around = match body.remove(REQUEST_KEY) {
         Some(Value::Object(around)) => around,
@@ -149,19 +149,21 @@ pub fn create_body(specification: &Value, parent: &str, node: &str) -> (Value, b
     }
     if spot {
         around.insert("spot".into(), json!({}));
-        around.retain(|key, _| !["guaranteed", "bestEffort"].contains(&key.as_str()));
+        around.remove("guaranteed");
         // Refused: "STANDARD provisioning model is incompatible with spot requests".
         around.retain(|key, value| key != "provisioningModel" || *value == "SPOT");
     }
     if reserved {
-        // A request has one tier.
-        around.remove("bestEffort");
         let guaranteed = around.entry("guaranteed").or_insert_with(|| json!({}));
         guaranteed["reserved"] = json!(true);
     }
     limit(&mut around);
-    let several = name_nodes(&mut spec, around.remove(SLICES_KEY), node);
-    let alpha = reserved || several == Some("multiNodeParams") || spec::needs_alpha(specification);
+    let alpha = alpha || reserved || has_workload(&spec) || spec::needs_alpha(specification);
+    if spot && alpha {
+        // v2alpha1 takes a Spot request without a model for a STANDARD one.
+        around.entry("provisioningModel").or_insert_with(|| json!("SPOT"));
+    }
+    name_nodes(&mut spec, around.remove(SLICES_KEY), node, alpha);
     spec.insert("parent".into(), json!(parent));
     spec.insert("node".into(), Value::Object(body));
     around.insert("tpu".into(), json!({"nodeSpec": [spec]}));
@@ -217,25 +219,25 @@ pub fn still_ahead(specification: &Value, now: Timestamp) -> Value {
     specification
 }
 
-/// The ids of the nodes: one, or the prefix of `count`. Returns the field that holds the latter.
-fn name_nodes(
-    spec: &mut Map<String, Value>,
-    count: Option<Value>,
-    node: &str,
-) -> Option<&'static str> {
+/// Whether several nodes are asked for in a way that v2 has no word for.
+fn has_workload(spec: &Map<String, Value>) -> bool {
+    let mut known = SEVERAL.iter().filter_map(|key| spec.get(*key));
+    known.any(|many| many.get(WORKLOAD).is_some())
+}
+
+/// The ids of the nodes: one, or the prefix of `count`, in the field of the version that is asked.
+fn name_nodes(spec: &mut Map<String, Value>, count: Option<Value>, node: &str, alpha: bool) {
+    let known = SEVERAL.iter().find_map(|key| spec.remove(*key));
     let Some(count) = count.filter(|count| count.as_i64().is_some_and(|count| count > 1)) else {
-        SEVERAL.iter().for_each(|key| _ = spec.remove(*key));
         spec.entry("nodeId").or_insert_with(|| json!(node));
-        return None;
+        return;
     };
     spec.remove("nodeId");
-    let known = SEVERAL.into_iter().find(|key| spec.contains_key(*key));
-    let key = known.unwrap_or(SEVERAL[0]);
-    let many = spec.entry(key).or_insert_with(|| json!({"nodeIdPrefix": node}));
+    let mut many = known.unwrap_or_else(|| json!({"nodeIdPrefix": node}));
     if let Some(many) = many.as_object_mut() {
         many.insert("nodeCount".into(), count);
     }
-    Some(key)
+    spec.insert(SEVERAL[usize::from(alpha)].into(), many);
 }
 
 #[cfg(test)]
@@ -270,12 +272,89 @@ mod tests {
         });
         let asked = RequestView::parse(request(json!({}))).unwrap();
         let learned = NodeSpec::learn(&as_node(&asked, Some(&there))).unwrap();
-        let (body, _) = create_body(&Value::Object(learned.body().clone()), OF, "other");
+        let (body, _) = create_body(&Value::Object(learned.body().clone()), OF, "other", false);
         let node = &body["tpu"]["nodeSpec"][0]["node"];
         assert_eq!(node["metadata"], there["metadata"]);
         assert_eq!((&node["tags"], &node["labels"]), (&json!(["t"]), &json!({"team": "llm"})));
         assert_eq!(node["runtimeVersion"], "v2-alpha-tpuv6e");
         assert_eq!(node.get("health"), None);
+    }
+
+    #[test]
+    fn s12_fields_that_google_prints_and_no_version_takes_are_not_sent_back() {
+        // `queued-resources describe` in Google's tutorials (vLLM on TPU, 2026).
+        let raw = json!({
+            "name": "projects/your-project-id/locations/us-east5-b/queuedResources/q",
+            "state": {"state": "ACTIVE"},
+            "tpu": {"nodeSpec": [{
+                "node": {
+                    "acceleratorType": "v6e-4", "bootDisk": {}, "networkConfig": {"enableExternalIps": true},
+                    "queuedResource": "projects/your-project-number/locations/us-east5-b/queuedResources/q",
+                    "runtimeVersion": "v2-alpha-tpuv6e", "schedulingConfig": {}, "serviceAccount": {},
+                    "shieldedInstanceConfig": {}, "useTpuVm": true,
+                },
+                "nodeId": "n", "parent": "projects/your-project-number/locations/us-east5-b",
+            }]},
+        });
+        let (body, _) = create_body(&Value::Object(learned(&raw).body().clone()), OF, "n", false);
+        let node = &body["tpu"]["nodeSpec"][0]["node"];
+        for field in ["bootDisk", "useTpuVm", "queuedResource"] {
+            assert_eq!(node.get(field), None, "{field}");
+        }
+        assert_eq!(node["networkConfig"], json!({"enableExternalIps": true}));
+    }
+
+    #[test]
+    fn each_version_gets_the_words_that_it_knows() {
+        let many = json!({"nodeIdPrefix": "s"});
+        let [v2, alpha] = SEVERAL;
+        let workload = json!({"nodeIdPrefix": "s", "workloadType": "AVAILABILITY_OPTIMIZED"});
+        for (learned, through_alpha, sent, needs) in [
+            (json!({v2: many}), false, v2, false),
+            (json!({v2: many}), true, alpha, true),
+            // As a former version learned it.
+            (json!({alpha: many}), false, v2, false),
+            (json!({alpha: workload}), false, alpha, true),
+            (json!({}), true, alpha, true),
+        ] {
+            let spec = json!({
+                "acceleratorType": "v6e-8", "runtimeVersion": "v", "schedulingConfig": {"spot": true},
+                "queuedResource": {"nodes": 2, "nodeSpec": learned},
+            });
+            let (body, goes) = create_body(&spec, OF, "s", through_alpha);
+            let spec = body["tpu"]["nodeSpec"][0].as_object().unwrap();
+            let names: Vec<&str> =
+                spec.keys().map(String::as_str).filter(|k| SEVERAL.contains(k)).collect();
+            assert_eq!((names, goes), (vec![sent], needs), "{learned}");
+            assert_eq!(spec[sent]["nodeCount"], 2);
+            // v2alpha1 takes Spot without a model for a STANDARD one, and v2 has no such field.
+            let model = needs.then(|| json!("SPOT"));
+            assert_eq!(body.get("provisioningModel"), model.as_ref(), "{learned}");
+        }
+        // Chosen capacity that v2 lacks decides the version, and so the names.
+        let spec = json!({
+            "acceleratorType": "v6e-8", "runtimeVersion": "v",
+            "queuedResource": {"nodes": 2, "provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "60s"}},
+        });
+        let (body, goes) = create_body(&spec, OF, "s", false);
+        assert!(goes && body["tpu"]["nodeSpec"][0].get(alpha).is_some(), "{body}");
+    }
+
+    #[test]
+    fn an_end_that_was_given_in_place_of_a_duration_is_kept() {
+        let end = json!({"terminationTime": "2026-06-09T12:00:00Z"});
+        for (run, kept) in [
+            (end.clone(), end.clone()),
+            (
+                json!({"maxRunDuration": "60s", "terminationTime": "2026-06-09T12:00:00Z"}),
+                json!({"maxRunDuration": "60s"}),
+            ),
+        ] {
+            let raw = request(json!({"provisioningModel": "FLEX_START", "runDuration": run}));
+            let (body, _) =
+                create_body(&Value::Object(learned(&raw).body().clone()), OF, "n", false);
+            assert_eq!(body["runDuration"], kept);
+        }
     }
 
     #[test]
@@ -296,7 +375,7 @@ mod tests {
         ] {
             let raw = request(more);
             let (body, needs) =
-                create_body(&Value::Object(learned(&raw).body().clone()), OF, "other");
+                create_body(&Value::Object(learned(&raw).body().clone()), OF, "other", false);
             let mut expected = raw.clone();
             for output in ["name", "createTime", "state"] {
                 expected.as_object_mut().unwrap().remove(output);
@@ -314,31 +393,13 @@ mod tests {
     #[test]
     fn a_request_of_the_config_alone_is_bounded_and_names_its_node() {
         let spec = json!({"acceleratorType": "v6e-8", "runtimeVersion": "v", "schedulingConfig": {"spot": true}});
-        let (body, alpha) = create_body(&spec, OF, "slot");
+        let (body, alpha) = create_body(&spec, OF, "slot", false);
         let expected = json!({
             "tpu": {"nodeSpec": [{"parent": OF, "nodeId": "slot",
                                   "node": {"acceleratorType": "v6e-8", "runtimeVersion": "v"}}]},
             "spot": {}, "queueingPolicy": {"validUntilDuration": "604800s"},
         });
         assert_eq!((body, alpha), (expected, false));
-    }
-
-    #[test]
-    fn a_capacity_that_the_config_chooses_takes_the_place_of_best_effort() {
-        for (scheduling, tiers) in [
-            (json!({}), json!({"bestEffort": {}})),
-            (json!({"spot": true}), json!({"spot": {}})),
-            (json!({"reserved": true}), json!({"guaranteed": {"reserved": true}})),
-        ] {
-            let spec = json!({
-                "acceleratorType": "v6e-8", "runtimeVersion": "v", "schedulingConfig": scheduling,
-                "queuedResource": {"bestEffort": {}},
-            });
-            let (mut body, _) = create_body(&spec, OF, "slot");
-            let body = body.as_object_mut().unwrap();
-            body.retain(|key, _| !["tpu", "queueingPolicy"].contains(&key.as_str()));
-            assert_eq!(json!(body), tiers);
-        }
     }
 
     #[test]
@@ -374,7 +435,8 @@ mod tests {
                 ("2026-06-01T13:00:00Z", between),
                 ("2026-06-01T19:00:00Z", past),
             ] {
-                let (body, _) = create_body(&still_ahead(&spec, now.parse().unwrap()), OF, "n");
+                let (body, _) =
+                    create_body(&still_ahead(&spec, now.parse().unwrap()), OF, "n", false);
                 assert_eq!(body["queueingPolicy"], *expected, "{given} at {now}");
                 assert_eq!(body["runDuration"], json!({"maxRunDuration": "60s"}));
             }
@@ -396,13 +458,13 @@ mod tests {
             spec.remove("nodeId");
             spec.extend(many.as_object().cloned().unwrap());
             let (body, needs) =
-                create_body(&Value::Object(learned(&raw).body().clone()), OF, "slot");
+                create_body(&Value::Object(learned(&raw).body().clone()), OF, "slot", false);
             assert_eq!((&body["tpu"], needs), (&raw["tpu"], alpha));
         }
         let of = |count: u64| {
             let around = json!({"nodes": count, "nodeSpec": {"nodeId": "n"}});
             let spec = json!({"acceleratorType": "v6e-8", "runtimeVersion": "v", "queuedResource": around});
-            create_body(&spec, OF, "slot").0["tpu"]["nodeSpec"][0].clone()
+            create_body(&spec, OF, "slot", false).0["tpu"]["nodeSpec"][0].clone()
         };
         let mut two = of(2);
         two.as_object_mut().unwrap().remove("node");

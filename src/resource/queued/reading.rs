@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use super::super::capacity;
 use super::super::node::fingerprint;
 use super::body;
 use crate::model::action::Reading;
@@ -64,7 +65,7 @@ fn is_younger(node: &NodeView, request: &RequestView) -> bool {
 /// The request and those of its nodes that are there, in the order of their ids, as one.
 fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView, String> {
     let mut wanted = NodeView::parse(body::as_node(request, nodes.first().map(|node| &*node.raw)))?;
-    wanted.spot |= body::is_taken_back(&request.raw);
+    wanted.spot |= capacity::is_taken_back(&request.raw);
     let several = request.nodes.len() > 1;
     let node = nodes.iter().copied().min_by_key(|node| rank(node));
     let standing = standing(request, nodes, wanted.spot);
@@ -108,6 +109,8 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         },
         slice: judged.filter(|node| several && rank(node) < BEST).map(|node| node.node.clone()),
         standing,
+        // The API prints its own name for the nodes that it asks for: it is no other owner.
+        queued_resource: None,
         members: request.nodes.clone(),
         machines: Some(made.collect()),
         labelled: nodes.iter().filter(|n| n.opted_out).map(|n| n.node.clone()).collect(),
