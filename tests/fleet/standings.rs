@@ -3,6 +3,7 @@
 //! for is owned, gone or told as a stray (S21), what is dead is removed (L9), and never are two grants
 //! billed for one slot.
 
+use jiff::Timestamp;
 use serde_json::json;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::filling::Filling;
@@ -329,6 +330,12 @@ impl World {
         })
     }
 
+    /// When the request that is there was made.
+    fn made_at(&self) -> Option<Timestamp> {
+        let key = (ZONES[0].to_owned(), "qr".to_owned());
+        self.cloud.queued.get(&key).map(|queued| queued.created)
+    }
+
     /// The rule that a request breaks which is there in the end.
     fn wrong(&self, standing: Standing, command: &str) -> Option<String> {
         // Called off: it waits no more, and what was dead before is left as it is.
@@ -351,6 +358,7 @@ impl World {
 fn plays((form, standing, command, hindrance): Case) -> Result<(), String> {
     let mut world = world(form);
     world.bring(form, standing);
+    let before = world.made_at();
     match hindrance {
         Hindrance::Nothing => {}
         Hindrance::Death(at, arrives) => world.dies_at = Some((at, arrives)),
@@ -377,6 +385,9 @@ fn plays((form, standing, command, hindrance): Case) -> Result<(), String> {
     if let Some(wrong) = world.wrong(standing, command) {
         return told(&world, wrong);
     }
+    if is_left_alone((form, standing), command) && world.made_at() != before {
+        return told(&world, "a person's doing is undone".into());
+    }
     let is_ready = |zone, slot| form.nodes(slot).iter().all(|node| world.is_ready(zone, node));
     let ready = |zone| SLOTS.iter().any(|slot| is_ready(zone, slot));
     match comes_back((form, standing), command) && !ZONES.into_iter().any(ready) {
@@ -396,12 +407,27 @@ fn comes_back((form, standing): (Form, Standing), command: &str) -> bool {
         SuspendedByUser => true,
         // A recreate means what was there: it is asked for when it is gone.
         NodeGone if form.capacity == Capacity::OnDemand => true,
-        NodeDeleting => form.capacity == Capacity::OnDemand || command != "retry",
+        NodeDeleting if form.slices == 1 => {
+            form.capacity == Capacity::OnDemand || command != "retry"
+        }
         Deleting => command != "recreate",
-        NodePreempted | NodeGone | Suspending | Suspended => command == "other id",
+        NodePreempted | NodeDeleting | NodeGone | Suspending | Suspended => command == "other id",
         _ => false,
     };
     !(off || held)
+}
+
+/// Whether a person stopped or deleted it, and no command replaces it.
+fn is_left_alone((form, standing): (Form, Standing), command: &str) -> bool {
+    let theirs = match standing {
+        Standing::SuspendedByUser => true,
+        // Of two slices the other one lives, and can't train without it.
+        Standing::NodeDeleting => form.slices == 1,
+        Standing::NodeGone => form.slices == 1 && form.capacity == Capacity::OnDemand,
+        _ => false,
+    };
+    let silent = ["nothing", "pause", "resume", "adopt", "relaunch", "done", "release"];
+    theirs && silent.contains(&command)
 }
 
 type Case = (Form, Standing, &'static str, Hindrance);
