@@ -23,10 +23,8 @@ pub fn deleted(record: &SlotRecord) -> Option<Verdict> {
     if let Some((Condition::Finished, _)) = record.last_clear {
         return Some(Verdict::new(Condition::Finished, record.verdict.evidence.clone()));
     }
-    let text = format!(
-        "job {} is gone: a person has deleted it; `retry {}` submits it again",
-        known.id, record.name
-    );
+    let (id, name) = (&known.id, &record.name);
+    let text = format!("job {id} is gone: a person deleted it; `retry {name}` submits it again");
     Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
 }
 
@@ -55,14 +53,12 @@ pub fn taken_in(
         succeeded(record, view, turn);
     }
     let left = record.left_behind.map(|(created, _)| created);
-    // Cancelled by us: its end is what is waited for, unless it has come to its own.
+    // Cancelled by us: its end is what is waited for.
     let cancelled = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Deleting);
     let is_left = |view: &NodeView| {
-        let shown = view.incarnation.as_ref().filter(|_| view.ended);
-        let condemned =
-            shown.is_some() && cancelled.is_some_and(|of| of.condemned.as_ref() == shown);
-        condemned && !ended_as(view, Condition::Finished)
-            || shown.zip(left).is_some_and(|(shown, left)| shown.created <= left)
+        let Some(shown) = view.incarnation.as_ref().filter(|_| view.ended) else { return false };
+        cancelled.is_some_and(|of| of.condemned.as_ref() == Some(shown))
+            || left.is_some_and(|left| shown.created <= left)
     };
     let reading = match reading {
         Reading::Node(view) if is_left(&view) => Reading::Absent,
@@ -89,25 +85,20 @@ pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
     let held = view.standing.as_ref().and_then(|of| of.hold);
     let limit = ended_as(view, Condition::Terminated) || held == Some(HoldReason::TimeLimit);
     let same = record.incarnation == view.incarnation && view.ended && !(ours || limit);
-    let cancelling = JobState::Cancelling.as_str();
-    let by_a_person = |seen: &Seen| seen.state == cancelling && seen.failure.is_none();
-    if record.seen.as_ref().is_some_and(|seen| same && by_a_person(seen)) {
+    let cancelling = |seen: &Seen| seen.state == JobState::Cancelling.as_str();
+    if same && record.seen.as_ref().is_some_and(cancelling) {
         record.deleted = Some("a person had cancelled it".to_owned());
     }
 }
 
-/// A training job that was to be cancelled has succeeded: nothing follows.
+/// A training job has succeeded, although its cancel was sent: nothing follows.
 fn succeeded(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     let known = view.incarnation.is_some() && ended_as(view, Condition::Finished);
-    let of = record.recovery.as_ref().filter(|of| known && of.condemned == view.incarnation);
-    let Some((phase, cause)) = of.map(|of| (of.phase, of.cause)) else { return };
-    if !matches!(phase, Phase::Condemned | Phase::Deleting) {
-        return;
-    }
+    let of = record.recovery.as_ref().filter(|of| known && of.phase == Phase::Deleting);
+    let of = of.filter(|of| of.condemned == view.incarnation);
+    let Some(cause) = of.map(|of| of.cause) else { return };
     let why = "its job has succeeded meanwhile";
-    if phase == Phase::Deleting {
-        came_of(record, Verb::Delete, CallResult::Failed, why, turn);
-    }
+    came_of(record, Verb::Delete, CallResult::Failed, why, turn);
     record.recovery = None;
     turn.tell(record, What::Withdrawn { cause }, why);
 }

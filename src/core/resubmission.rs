@@ -33,10 +33,9 @@ fn saves_nothing(
     let runs = matches!(record.verdict.condition, Condition::Healthy | Condition::JobStalled);
     let of = slot.filling.training().filter(|_| runs)?;
     let location = location::watched(record, slot)?;
-    let running = record.ready_since?;
     // Growth of one that is being written counts as well.
     let saved = record.job.checkpoint_at.max(record.job.progress_at).max(record.job.steps_at);
-    let since = saved.map_or(running, |at| at.max(running));
+    let since = record.ready_since?.max(saved.unwrap_or_default());
     let uri = &location.uri;
     let lasts = elapsed(since, location::listed_at(record, uri)?);
     let told = stall(record, of).map_or(TOLD_AFTER, |stall| stall.min(TOLD_AFTER));
@@ -93,14 +92,11 @@ fn stall(record: &SlotRecord, of: &Training) -> Option<Duration> {
 pub fn warning(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     let (.., text) = saves_nothing(record, slot)?;
     let then = match stall(record, slot.filling.training()?) {
-        Some(_) if record.job.unrecognised => {
-            "nothing is cancelled for it, since no rule knows the files there: name their layout (checkpoint = { uri, format })".to_owned()
-        }
-        _ if !is_known(record, slot) => {
-            "nothing is cancelled for it: if the job saves elsewhere, name that as its checkpoint".to_owned()
+        _ if record.job.unrecognised || !is_known(record, slot) => {
+            "nothing is cancelled for it: if the job saves elsewhere, or in a layout of its own, name that as its checkpoint (checkpoint = { uri, format })".to_owned()
         }
         Some(stall) => format!("it is cancelled and submitted again after {}", span(stall)),
-        None => "nothing is cancelled for it unless the config has `stall`".to_owned(),
+        None => "nothing is cancelled for it without `stall` (and `restart_study` of a study)".to_owned(),
     };
     Some(format!("{text}: a hung worker looks like this. Look at the job's logs; {then}"))
 }
@@ -121,11 +117,9 @@ pub fn tell(record: &mut SlotRecord, slot: &SlotSettings, turn: &mut Turn) -> bo
 pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
     slot.filling.training()?;
     let before = record.left_in.as_ref().filter(|before| **before != record.zone)?;
-    let uri = &location::watched(record, slot)?.uri;
+    let (region, uri) = (&record.zone, &location::watched(record, slot)?.uri);
     Some(format!(
-        "it goes on in {}, and reads {uri} from there: where that bucket is in {before} alone this is slower, and its traffic is billed; a \
-         bucket of both regions (dual-region, multi-region) costs neither",
-        record.zone
+        "it goes on in {region}, and reads {uri} from there: where that bucket is in {before} alone this is slower, and its traffic is billed; a bucket of both regions costs neither"
     ))
 }
 
@@ -162,7 +156,7 @@ pub fn used_up(
         Some(FailureClass::Internal) => (counts.job, restart.job, "job"),
         _ => (0, u32::MAX, ""),
     };
-    let then = format!("find the cause, then `retry {}`", record.name);
+    let then = format!("find the cause, or correct its `checkpoint`, then `retry {}`", record.name);
     if used >= most {
         let text = format!(
             "submitted again {used} times for such an end (restart.{key} = {most}); {then}"
@@ -170,18 +164,12 @@ pub fn used_up(
         return Some((HoldReason::Attempts, text));
     }
     // A location that the config does not name is known once the job has saved there.
-    let (place, used) = (location::watched(record, slot), counts.fruitless);
-    let seen = place.is_some() && is_known(record, slot);
-    let most = if seen { restart.no_progress } else { restart.no_progress.min(UNSEEN) };
-    let why = match place {
-        _ if seen => "without a newer complete checkpoint".to_owned(),
-        // Its output directory may be no place where it saves.
-        Some(place) => format!(
-            "and it never saved anything complete in {}; if it saves elsewhere, name that as its checkpoint",
-            place.uri
-        ),
-        None => "and no checkpoint location is known".to_owned(),
+    let seen = location::watched(record, slot).is_some() && is_known(record, slot);
+    let (most, why) = match seen {
+        true => (restart.no_progress, "without a newer complete checkpoint"),
+        false => (restart.no_progress.min(UNSEEN), "and no complete checkpoint was ever seen"),
     };
+    let used = counts.fruitless;
     let text = format!("submitted again {used} times {why} (restart.no_progress); {then}");
     (used >= most).then_some((HoldReason::NoProgress, text))
 }

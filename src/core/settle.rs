@@ -50,7 +50,7 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         phase => matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched),
     };
     if there && is_unwanted(record, recovery) {
-        return withdraw(fleet, name, "its job has finished: no TPU is wanted", turn);
+        return withdraw(fleet, name, "its job has finished: nothing follows", turn);
     }
     if recovery.phase == Phase::Condemned {
         if there {
@@ -161,7 +161,7 @@ pub fn finished(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         .map(|recovery| recovery.phase)
     {
         Some(Phase::Condemned) => {
-            withdraw(fleet, name, "its job has finished: no TPU is wanted", turn)
+            withdraw(fleet, name, "its job has finished: nothing follows", turn)
         }
         Some(Phase::Ready | Phase::Booted | Phase::Launched) => {
             over(fleet, name, "its job is finished", turn)

@@ -21,7 +21,7 @@ use super::turn::Turn;
 /// Polls between a lost submission and the next one, at most.
 const SLACK: Duration = Duration::from_secs(60);
 
-/// Follows the twins that a poll has listed, until lists lack them.
+/// Follows the twins that a poll has listed, until lists lack them. The ledger is written after each poll that read some.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     for (slot, job) in shown(fleet, listed) {
         let key = Stray::key(&job.region, &job.id);
@@ -40,33 +40,26 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
                 ..Stray::followed(region, id, why, turn.now)
             }
         });
-        fleet.dirty_ledger = true;
     }
-    let strays = fleet.ledger.strays.iter().filter(|(_, stray)| stray.twin.is_some());
-    let keys: Vec<String> = strays.map(|(key, _)| key.clone()).collect();
-    for key in keys {
-        let Some(stray) = fleet.ledger.strays.get_mut(&key) else { continue };
+    let Fleet { ledger, slots, looked_for, .. } = fleet;
+    ledger.strays.retain(|key, stray| {
         // A region that was not read says nothing.
-        let Some(jobs) = listed.jobs(&stray.zone) else { continue };
+        let jobs = listed.jobs(&stray.zone).filter(|_| stray.twin.is_some());
+        let Some(jobs) = jobs else { return true };
         let state = jobs.iter().find(|job| job.id == stray.name).map(|job| job.state.as_str());
+        if stray.state.as_deref() != state {
+            stray.state = state.map(str::to_owned);
+            looked_for.remove(key);
+        }
         let over = match state {
+            Some(_) if stray.is_being_removed() || stray.has_elder(slots) => return true,
             // It is the slot's own by now, or no slot's.
-            Some(_) if !(stray.is_being_removed() || stray.has_elder(&fleet.slots)) => {
-                "no elder job of its lineage lives"
-            }
-            Some(state) if stray.state.as_deref() == Some(state) => continue,
-            Some(state) => {
-                stray.state = Some(state.to_owned());
-                fleet.looked_for.remove(&key);
-                fleet.dirty_ledger = true;
-                continue;
-            }
+            Some(_) => "no elder job of its lineage lives",
             None => remains::GONE,
         };
         remains::ended(stray, over, turn);
-        fleet.ledger.strays.remove(&key);
-        fleet.dirty_ledger = true;
-    }
+        false
+    });
 }
 
 /// The jobs of this journal that live while an elder one of their slot's lineage does.
@@ -81,8 +74,7 @@ fn shown(fleet: &Fleet, listed: &Listed) -> Vec<(String, JobView)> {
         let jobs = slot.places(&record.zone).filter_map(|region| listed.jobs(region)).flatten();
         // One that is being cancelled does not go on.
         let goes_on = |job: &JobView| JobState::CANCELLABLE.contains(&job.state);
-        let is_it =
-            |job: &&JobView| of.may_have(job.kind) && job.lineage() == lineage && goes_on(job);
+        let is_it = |job: &&JobView| job.lineage() == lineage && goes_on(job);
         let mut live: Vec<&JobView> = jobs.filter(is_it).collect();
         live.sort_by_key(|job| (job.created, &job.id));
         // A person's copy has the same labels, and another time: sent twice means within twice the wait for lists.

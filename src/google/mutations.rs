@@ -128,18 +128,18 @@ impl TpuClient {
             Filling::QueuedResource(id) => {
                 self.create_request((zone, id, slot), body, request_id, prepared).await
             }
-            Filling::Training(of) => self.submit_job((zone, read), of, body, prepared).await,
+            Filling::Training(of) => self.submit_job((zone, of.kind), read, prepared).await,
         }
     }
 
-    /// All that has to be read before a call: the id of a legacy submission; the body of a stop, which is empty; or that of
-    /// a patch, which changes our part of the metadata of exactly this node, and keeps every other key, since the API has
-    /// no patch of one key. None where several nodes are ordered and this one has it.
+    /// All that has to be read before a call: the job to submit, with an id that is free where that is chosen; the body of a
+    /// stop, which is empty; or that of a patch, which changes our part of the metadata of exactly this node, and keeps every
+    /// other key, since the API has no patch of one key. None where several nodes are ordered and this one has it.
     async fn metadata(&self, action: &Action, node: &str) -> Result<Option<Value>, CallOutcome> {
         let deadline = Instant::now() + METADATA_WITHIN;
         if let Action::Create { filling: Filling::Training(of), body, .. } = action {
-            let id = self.free_id(of, body, deadline).await.map_err(CallOutcome::NotSent)?;
-            return Ok(Some(id.map_or(Value::Null, Value::String)));
+            let job = self.submission(of, body, deadline).await;
+            return job.map(Some).map_err(CallOutcome::NotSent);
         }
         let Action::Patch { slot, zone, nodes, filling, incarnation, patch, .. } = action else {
             return Ok(Some(Value::Null));

@@ -99,10 +99,7 @@ impl TpuClient {
         alpha: bool,
     ) -> Result<RequestView, Failure> {
         let view = answers::request(raw, alpha).map_err(|text| self.http.reject(GET, text))?;
-        if view.id != id || view.zone != zone {
-            let text = format!("asked for {id} in {zone}, got {} in {}", view.id, view.zone);
-            return Err(self.http.reject(GET, text));
-        }
+        self.is_of(GET, (id, zone), (&view.id, &view.zone))?;
         Ok(view)
     }
 

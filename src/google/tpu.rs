@@ -250,11 +250,25 @@ impl TpuClient {
     /// The node that was asked for, and no other.
     fn one(&self, raw: Value, zone: &str, node: &str) -> Result<NodeView, Failure> {
         let view = NodeView::parse(raw).map_err(|text| self.http.reject("nodes.get", text))?;
-        if view.node != node || view.zone != zone {
-            let text = format!("asked for {node} in {zone}, got {} in {}", view.node, view.zone);
-            return Err(self.http.reject("nodes.get", text));
-        }
+        self.is_of("nodes.get", (node, zone), (&view.node, &view.zone))?;
         Ok(view)
+    }
+
+    /// Whether an answer is of exactly that which was asked for, by id and place.
+    ///
+    /// # Errors
+    /// Where it is of another one.
+    pub(super) fn is_of(
+        &self,
+        method: &'static str,
+        asked: (&str, &str),
+        got: (&str, &str),
+    ) -> Result<(), Failure> {
+        if asked == got {
+            return Ok(());
+        }
+        let text = format!("asked for {} in {}, got {} in {}", asked.0, asked.1, got.0, got.1);
+        Err(self.http.reject(method, text))
     }
 
     /// Gets ready for a mutation, which then leaves within [`super::http::CONNECT_MAX`] or not at

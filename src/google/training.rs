@@ -39,9 +39,9 @@ const LIVE: [&str; 4] = ["QUEUED", "PREPARING", "RUNNING", "CANCELLING"];
 const TAKEN_MAX: u32 = 5;
 
 impl TpuClient {
-    /// The jobs of a region, of these kinds, each with whether a slot is known to be of it: those that a filter takes, or
-    /// that have not ended, since those that have grow in number for ever. A kind that is looked for on the chance, and that
-    /// the account may not list, is left out, as long as another can be listed.
+    /// The jobs of a region, of these kinds, each with whether it has to be listed: those that a filter takes, or that have
+    /// not ended, since those that have grow in number for ever. A kind that is looked for on the chance, and that the account
+    /// may not list, is left out.
     ///
     /// # Errors
     /// When any page, or any entry, can't be read: what it lacks would look ended.
@@ -52,35 +52,29 @@ impl TpuClient {
         filter: Option<&str>,
         deadline: Instant,
     ) -> Result<Vec<JobView>, Failure> {
-        let (mut jobs, mut refused) = (None, None);
-        for (&kind, is_known) in kinds {
+        let mut jobs = Vec::new();
+        for (&kind, has_to_be) in kinds {
             let (parent, collection) = (self.jobs_url(kind, region), kind.collection());
             let filter = encode(&filter.map_or_else(|| live(kind), str::to_owned));
             let url = format!("{parent}?pageSize={PAGE_SIZE}&filter={filter}");
-            let mut listed = Vec::new();
             let read = self.each_page(method!(kind, "list"), &url, deadline, |mut page| {
                 for raw in answers::list(&mut page, collection)? {
-                    listed.push(JobView::parse(raw)?);
+                    jobs.push(JobView::parse(raw)?);
                 }
                 answers::next_page(&page)
             });
             match read.await.map_err(|failure| of_kind(kind, failure)) {
-                Ok(()) => jobs.get_or_insert_with(Vec::new).extend(listed),
-                Err(why) if !is_known && why.class == FailureClass::Permission => {
+                Err(why) if !has_to_be && why.class == FailureClass::Permission => {
                     if self.is_news(format!("{region} {collection}")) {
                         tracing::warn!(
                             "{collection} of {region} can't be listed: {why}; a slot that is named by display_name or labels is not looked for among them"
                         );
                     }
-                    refused = Some(why);
                 }
-                Err(why) => return Err(why),
+                read => read?,
             }
         }
-        match (jobs, refused) {
-            (None, Some(why)) => Err(why),
-            (jobs, _) => Ok(jobs.unwrap_or_default()),
-        }
+        Ok(jobs)
     }
 
     /// The job of a slot, whether it lives or has ended: in one region by its lineage, once that is among the `known`
@@ -99,18 +93,17 @@ impl TpuClient {
         let began = Timestamp::now();
         let quoted = |text: &str| Value::from(text).to_string();
         let label = |key: &str, value: &str| format!("labels.{key}={}", quoted(value));
-        // The first job has no label of ours, and a list may lag behind.
-        let (filter, named) = match (lineage, &of.named) {
-            (Some(lineage), _) if of.kind.takes_ids() => (format!("jobId:{lineage}*"), known),
-            (Some(lineage), _) => (label(LINEAGE_LABEL, lineage), known),
-            (None, Named::Id(id)) => (String::new(), std::slice::from_ref(id)),
-            (None, Named::DisplayName(name)) => (format!("display_name={}", quoted(name)), &[][..]),
+        let (filter, id) = match (lineage, &of.named) {
+            (Some(first), _) if of.kind.takes_ids() => (format!("jobId:{first}*"), known.last()),
+            (Some(first), _) => (label(LINEAGE_LABEL, first), known.last()),
+            (None, Named::Id(id)) => (String::new(), Some(id)),
+            (None, Named::DisplayName(name)) => (format!("display_name={}", quoted(name)), None),
             (None, Named::Labels(labels)) => {
                 let all: Vec<_> = labels.iter().map(|(key, value)| label(key, value)).collect();
-                (all.join(" AND "), &[][..])
+                (all.join(" AND "), None)
             }
         };
-        let kinds: BTreeMap<_, _> = of.kinds().map(|kind| (kind, !of.either)).collect();
+        let kinds: BTreeMap<_, _> = of.kinds().map(|kind| (kind, kind == of.kind)).collect();
         let here = [region.to_owned()];
         // One that was never seen may have ended anywhere.
         let regions = if lineage.is_none() { of.regions.as_slice() } else { &here };
@@ -119,12 +112,8 @@ impl TpuClient {
             if !filter.is_empty() {
                 jobs.extend(self.list_jobs(region, &kinds, Some(&filter), deadline).await?);
             }
-            for id in named.iter().filter(|id| of.kind.is_id(id)) {
-                // The first job of a lineage has no label, and is of no interest once a later one is listed.
-                let listed = |of: &String| jobs.iter().any(|job: &JobView| job.id == *of);
-                if listed(id) || known.len() > 1 && known[1..].iter().all(listed) {
-                    continue;
-                }
+            // The first job of a lineage has no label of ours, and a list may lag behind.
+            if let Some(id) = id.filter(|id| !jobs.iter().any(|job: &JobView| job.id == **id)) {
                 jobs.extend(answers::found(self.one_job(of.kind, region, id, deadline).await)?);
             }
         }
@@ -144,53 +133,44 @@ impl TpuClient {
         let read = self.http.read(method, Method::GET, &url, None, deadline).await;
         let raw = read.map_err(|failure| of_kind(kind, failure))?;
         let job = JobView::parse(raw).map_err(|text| self.http.reject(method, text))?;
-        if job.id != id || job.region != region {
-            let text = format!("asked for {id} in {region}, got {} in {}", job.id, job.region);
-            return Err(self.http.reject(method, text));
-        }
+        self.is_of(method, (id, region), (&job.id, &job.region))?;
         Ok(job)
     }
 
-    /// The id of a legacy submission, which its user gives and which no other job may ever have had; none where the
-    /// service gives it. One of ours with this intent keeps its id, and is refused once more.
-    pub(super) async fn free_id(
+    /// The job to submit for a specification. The id of a legacy one, which its user gives, is one that no other job has
+    /// ever had; one of ours with this intent keeps its id, and is refused once more.
+    pub(super) async fn submission(
         &self,
         of: &Training,
         specification: &Value,
         deadline: Instant,
-    ) -> Result<Option<String>, Failure> {
+    ) -> Result<Value, Failure> {
+        let refused = |why: &str| Failure::new(FailureClass::BadRequest, why);
+        let mut job = body::submission(specification, of).map_err(refused)?;
         if !of.kind.takes_ids() {
-            return Ok(None);
+            return Ok(job);
         }
-        let wanted = body::submission(specification, of).unwrap_or_default();
         for taken in 0..TAKEN_MAX {
             let Some(id) = body::next_id(specification, taken) else { break };
             let known = self.one_job(of.kind, NO_REGION, &id, deadline).await;
-            if answers::found(known)?.is_none_or(|job| body::is_sent_again(&wanted, &job)) {
-                return Ok(Some(id));
+            if answers::found(known)?.is_none_or(|known| body::is_sent_again(&job, &known)) {
+                job["jobId"] = json!(id);
+                return Ok(job);
             }
         }
-        let text = format!("the ids that a submission could have are taken, {TAKEN_MAX} of them");
-        Err(Failure::new(FailureClass::BadRequest, text))
+        Err(refused("all ids that its submission could have are taken"))
     }
 
-    /// Submits a job of this specification, in one attempt: the API takes no request id. `id`: that of a legacy one.
+    /// Submits a job, in one attempt: the API takes no request id.
     pub(super) async fn submit_job(
         &self,
-        (region, id): (&str, &Value),
-        of: &Training,
-        specification: &Value,
+        (region, kind): (&str, JobKind),
+        job: &Value,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        let body = body::submission(specification, of);
-        let mut body =
-            body.map_err(|why| CallFailure::new(FailureClass::BadRequest, why.into(), Sent::No))?;
-        if id.is_string() {
-            body["jobId"] = id.clone();
-        }
-        let (url, origin) = (self.jobs_url(of.kind, region), Origin::create(&json!({})));
-        let (name, method) = (method!(of.kind, "create"), Method::POST);
-        let job = self.http.mutate(name, method, origin, &url, Some(&body), prepared).await;
+        let (url, origin) = (self.jobs_url(kind, region), Origin::create(&json!({})));
+        let (name, method) = (method!(kind, "create"), Method::POST);
+        let job = self.http.mutate(name, method, origin, &url, Some(job), prepared).await;
         let job = job.map_err(|failure| match failure.failure.class {
             // An earlier copy of this submission may have taken the id.
             FailureClass::Conflict => CallFailure::of(failure.failure, Sent::Perhaps),
@@ -198,7 +178,7 @@ impl TpuClient {
         })?;
         let job = JobView::parse(job)
             .map_err(|why| CallFailure::new(FailureClass::Garbage, why, Sent::Perhaps))?;
-        Ok(answer(of.kind, region, &job.id))
+        Ok(answer(kind, region, &job.id))
     }
 
     /// Cancels a job: best effort, and asynchronous.
@@ -241,15 +221,12 @@ fn answer(kind: JobKind, region: &str, id: &str) -> Value {
 }
 
 /// A failure, with the reason that is likely where the legacy service is gone.
-fn of_kind(kind: JobKind, failure: Failure) -> Failure {
+fn of_kind(kind: JobKind, mut failure: Failure) -> Failure {
     use FailureClass::*;
     // A 410 is a bad request like any other 4xx.
     let gone = matches!(failure.class, Permission | NotFound | ApiDisabled | Garbage | BadRequest);
-    if kind != JobKind::Legacy || !gone {
-        return failure;
+    if kind == JobKind::Legacy && gone {
+        failure.message += ". AI Platform Training may have ended for this project: submit the job to Vertex AI, and name it in a [[vertex_job]]";
     }
-    let text = format!(
-        "{failure}. AI Platform Training may have ended for this project: submit the job to Vertex AI, and name it in a [[vertex_job]]"
-    );
-    Failure::new(failure.class, text)
+    failure
 }

@@ -62,8 +62,6 @@ pub struct JobView {
     pub id: String,
     /// Its region.
     pub region: String,
-    /// `displayName`.
-    pub display_name: String,
     /// `state`.
     pub state: JobState,
     /// `createTime`.
@@ -78,8 +76,6 @@ pub struct JobView {
     pub spot: bool,
     /// The machine of its first worker pool.
     pub machine: String,
-    /// Of a tuning job: its trials, in words.
-    pub trials: Option<String>,
     /// The answer as it was.
     pub raw: Arc<Value>,
 }
@@ -94,8 +90,13 @@ impl JobView {
     pub fn lineage(&self) -> &str {
         match self.labels.get(LINEAGE_LABEL) {
             None => &self.id,
-            // A label does not take every id of the legacy API.
-            Some(_) if self.kind == JobKind::Legacy => first_id(&self.id),
+            // A label does not take every id of the legacy API. Later ones are `<id>_r<attempt>`, or `<id>_r<attempt>_<number>`
+            // where that was taken.
+            Some(_) if self.kind == JobKind::Legacy => {
+                let (first, number) = self.id.rsplit_once("_r").unwrap_or_default();
+                let number = number.split('_').next().and_then(|number| number.parse().ok());
+                if number == Some(self.attempt()) { first } else { &self.id }
+            }
             Some(lineage) => lineage,
         }
     }
@@ -109,15 +110,6 @@ impl JobView {
     pub fn nonce(&self) -> Option<&String> {
         self.labels.get(NONCE_LABEL).filter(|_| self.labels.contains_key(LINEAGE_LABEL))
     }
-}
-
-/// The id of the first job of a legacy lineage, whose later ones are `<id>_r<attempt>`, or `<id>_r<attempt>_<number>` where
-/// that was taken.
-fn first_id(id: &str) -> &str {
-    let Some((first, number)) = id.rsplit_once("_r") else { return id };
-    let counts = number.starts_with(|byte: char| byte.is_ascii_digit())
-        && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'_');
-    if counts { first } else { id }
 }
 
 /// All pages of a listing of jobs that have not ended.

@@ -119,7 +119,7 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::MaxUnavailable,
         says(
-            "As many sick TPUs are being replaced as policy.max_unavailable allows; this one waits for its turn.",
+            "As many slots are in recovery as policy.max_unavailable allows; this one waits for its turn.",
             "Nothing; or raise max_unavailable.",
         ),
     ),
@@ -154,8 +154,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::NoProgress,
         says(
-            "Run after run of the job made no new step, although it was started again each time.",
-            "`logs SLOT` shows how they ended; find the cause, then `retry SLOT`.",
+            "Run after run of the job made no new step, or saved none, although it was started again each time.",
+            "`logs SLOT` shows how they ended; find the cause, or name its `checkpoint` where it saves elsewhere, then `retry SLOT`.",
         ),
     ),
     (
@@ -189,8 +189,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::CheckpointUnreadable,
         says(
-            "The checkpoint location could not be listed, or its content is not understood: a job started now would begin from scratch \
-             over its own work.",
+            "The checkpoint location could not be listed, or its content is not understood: a job that is ended or started now could \
+             lose its work.",
             "The reason names the command that grants the right, or the layout to name in `checkpoint`.",
         ),
     ),
@@ -246,8 +246,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::Breaker,
         says(
-            "The storm breaker is open: so many TPUs were judged at once that the monitoring is suspected first.",
-            "Is it a maintenance of the zone, an outage of the API, a change of yours? When the TPUs really are lost: `breaker reset`.",
+            "The storm breaker is open: so many slots were judged at once that the monitoring is suspected first.",
+            "Is it a maintenance of the zone, an outage of the API, a change of yours? When they really are lost: `breaker reset`.",
         ),
     ),
     (
@@ -310,8 +310,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
     (
         HoldReason::Forgotten,
         says(
-            "An operator called the slot's create off (`forget`), or gave its TPU back (`release`).",
-            "`retry SLOT` creates it again; or remove it from the config.",
+            "An operator called the slot off (`forget`), or gave back what fills it (`release`).",
+            "`retry SLOT` starts it again; or remove it from the config.",
         ),
     ),
     (
@@ -436,7 +436,7 @@ pub fn condition(condition: Condition) -> Meaning {
         ),
         JobStalled => stalled(),
         JobFailed => hold(HoldReason::JobFailed),
-        Requested => says("An operator asked for it (`recreate`).", "Nothing."),
+        Requested => says("An operator asked for it.", "Nothing."),
         Healthy => says("READY, and its health is HEALTHY or not given.", "Nothing."),
         Unclear => hold(HoldReason::Unclear),
     }

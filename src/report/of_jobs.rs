@@ -16,30 +16,20 @@ pub fn hold(hold: HoldReason) -> Option<Meaning> {
             "`retry SLOT` submits it again, `forget SLOT` leaves it alone."),
         Attempts => says("The job ended for reasons that may pass as often as `restart` of its slot allows, without a newer checkpoint; or its Spot capacity was taken back more often than attempts.preemptions allows.",
             "Find the cause in its logs (`logs SLOT`), then `retry SLOT`."),
-        NoProgress => says("The job was submitted again as often as restart.no_progress allows, and saved nothing newer.",
-            "Find the cause in its logs (`logs SLOT`); name the place where it saves as its `checkpoint`; then `retry SLOT`."),
-        Breaker => says("The storm breaker is open: so much looked wrong at once that the monitoring is suspected first.",
-            "`breaker` says what opened it: look at that first, since `breaker reset` lets all of it go on."),
         JobFailed => says("The job's own program failed, so that it would fail again.",
             "Fix it (`logs SLOT`), then `retry SLOT`."),
         NoSpecification => says("The specification of the job would be refused by a submission.",
             "`status SLOT` says what is wrong with it; submit a corrected job under the same name."),
         Unclear => says("The last read failed, or showed a state that is not known; or the next lists have to show that no job of its lineage lives.",
             "A single read needs nothing. If it persists, run `doctor`; the reason quotes the API's answer."),
-        CheckpointUnreadable => says("The job's checkpoints could not be listed just now, and a job that runs is cancelled only by a fresh listing.",
-            "Look at the rights on the bucket; `doctor` prints the grant."),
         NeverSeen => says("No job that the config means was ever seen in its regions, and nothing describes one to submit.",
             "Correct its name or region, or name `create` to have it submitted; `plan` says what it looks for."),
         Deleting => says("The job is being cancelled for longer than an hour, which should take minutes.",
             "Look at it with the command of the reason; `retry SLOT` submits it again once it has ended."),
         OptedOut => says("The job carries the label tpu-watchdog=off, by which its people keep it from the watchdog.",
             "`retry SLOT` submits it again once it has ended; without the label, leave that out of the next one."),
-        MaxUnavailable => says("As many jobs are being submitted again as policy.max_unavailable allows; this one waits for its turn.",
-            "Nothing; or raise max_unavailable."),
         QuietHours => says("policy.quiet_hours cancels no job that hangs at this time. Jobs that have ended are submitted again all the same.",
             "Nothing; cancel it by hand, and it is submitted again."),
-        Forgotten => says("An operator called the slot off (`forget`).",
-            "`retry SLOT` submits it again; or remove it from the config."),
         _ => return None,
     })
 }
@@ -56,13 +46,12 @@ pub fn condition(condition: Condition) -> Option<Meaning> {
             "Nothing: it is submitted again, with the same limit."),
         RequestFailed => says("The job ended for a reason that may pass: capacity, a quota, an internal error, or an exit that is tried once more.",
             "Nothing: it is submitted again from its own specification, as often as `restart` allows."),
-        Going => says("The job has failed and its error is not there yet, or the service is cancelling it.",
+        Going => says("The job has ended and its error is not there yet.",
             "Nothing: the error comes about a minute later, and is waited for for 5 minutes."),
         Waiting => says("The job is queued, or its machines are being made.",
             "Nothing. If it waits for hours, look at the quota and capacity of its region."),
         Missing => says("No region of the slot lists the job, and reads by its id answer 404.",
             "Nothing: it is submitted from `create`, where the config has that."),
-        Requested => says("An operator asked for it (`retry`).", "Nothing."),
         Healthy => says("The job runs.", "Nothing."),
         Stopped => return hold(HoldReason::Stopped),
         JobFailed => return hold(HoldReason::JobFailed),
@@ -80,7 +69,7 @@ mod tests {
         let holds = HoldReason::ALL.into_iter().filter_map(hold);
         let all: Vec<Meaning> =
             holds.chain(Condition::ALL.into_iter().filter_map(condition)).collect();
-        assert!(all.len() > 24);
+        assert!(all.len() > 20);
         for Meaning { means, next } in all {
             for words in ["TPU", "recreate", "queued resource"] {
                 assert!(!means.contains(words) && !next.contains(words), "{means} {next}");

@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::node::{fingerprint, known, text, time};
 use crate::model::action::Reading;
 use crate::model::condition::{Condition, Verdict};
-use crate::model::failure::{Failure, FailureClass};
+use crate::model::failure::Failure;
 use crate::model::filling::Deletable;
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
@@ -33,7 +33,7 @@ impl JobView {
     pub fn shown(&self) -> String {
         let state = self.state.as_str();
         let bare = state.strip_prefix("JOB_STATE_").filter(|_| self.kind == JobKind::Legacy);
-        let trials = self.trials.as_ref().map_or(String::new(), |trials| format!(" ({trials})"));
+        let trials = if self.kind == JobKind::Tuning { trials(&self.raw) } else { String::new() };
         format!("{} {} is {}{trials}", self.kind.noun(), self.id, bare.unwrap_or(state))
     }
 
@@ -48,16 +48,13 @@ impl JobView {
         let labels = raw["labels"].as_object().into_iter().flatten();
         let labels = labels.filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
         let of_spec = |at: &str| text(&format!("/{}/{at}", kind.spec()));
-        let machine = match kind {
-            JobKind::Custom | JobKind::Tuning => "workerPoolSpecs/0/machineSpec/machineType",
-            JobKind::Legacy => "masterType",
-        };
+        let of_pool = "workerPoolSpecs/0/machineSpec/machineType";
+        let machine = if kind == JobKind::Legacy { "masterType" } else { of_pool };
         Ok(JobView {
             kind,
             id,
             region,
-            display_name: text("/displayName").to_owned(),
-            state: state(kind, &raw),
+            state: state(&raw),
             created: time(&raw, "createTime"),
             // Of a job that has ended its last update is not before its end.
             ended: time(&raw, "endTime").or_else(|| time(&raw, "updateTime")),
@@ -65,7 +62,6 @@ impl JobView {
             labels: labels.collect(),
             spot: of_spec("scheduling/strategy") == "SPOT",
             machine: of_spec(machine).to_owned(),
-            trials: (kind == JobKind::Tuning).then(|| trials(&raw)),
             raw: Arc::new(raw),
         })
     }
@@ -85,40 +81,31 @@ pub fn place(name: &str) -> Result<(JobKind, String, String), String> {
     Err(format!("job name {name:?} is not projects/P/locations/R/customJobs/ID"))
 }
 
-/// The state, by its text or its proto number. A legacy one lacks the prefix.
-fn state(kind: JobKind, raw: &Value) -> JobState {
+/// The state, by its text or its proto number. A legacy one lacks the prefix, and PREPARING is its word for PENDING.
+fn state(raw: &Value) -> JobState {
     let Some(given) = raw.get("state") else { return JobState::Unspecified };
-    let given: Value = match (kind, given.as_str()) {
-        (JobKind::Legacy, Some("PREPARING")) => return JobState::Pending,
-        (JobKind::Legacy, state) => format!("JOB_STATE_{}", state.unwrap_or_default()).into(),
-        (JobKind::Custom | JobKind::Tuning, _) => given.clone(),
-    };
-    known(JobState::WIRE, &given).unwrap_or_else(|| JobState::Other(text(&given)))
+    let legacy = format!("JOB_STATE_{}", text(given).replace("PREPARING", "PENDING"));
+    let state = known(JobState::WIRE, given).or_else(|| known(JobState::WIRE, &legacy.into()));
+    state.unwrap_or_else(|| JobState::Other(text(given)))
 }
 
 /// The code and the words of an error; a legacy one has no code.
 fn error(raw: &Value) -> Option<(i64, String)> {
-    if let Some(words) = raw.get("errorMessage").and_then(Value::as_str) {
-        return Some((0, words.to_owned())).filter(|(_, words)| !words.is_empty());
-    }
-    let error = raw.get("error").filter(|error| error.is_object())?;
-    let (code, message) = (error["code"].as_i64(), error["message"].as_str());
-    Some((code.unwrap_or_default(), message.unwrap_or_default().to_owned()))
+    let error = raw.get("error").filter(|error| error.is_object());
+    let code = error.and_then(|error| error["code"].as_i64()).unwrap_or_default();
+    let words = error.map_or(&raw["errorMessage"], |error| &error["message"]);
+    let words = words.as_str().unwrap_or_default().trim();
+    (error.is_some() || !words.is_empty()).then(|| (code, words.to_owned()))
 }
 
-/// The trials of a study by their states, in words.
+/// The trials of a study that have ended, in words.
 fn trials(raw: &Value) -> String {
-    let all = raw.get("trials").and_then(Value::as_array).into_iter().flatten();
-    let states: Vec<&str> = all.filter_map(|trial| trial.get("state")?.as_str()).collect();
-    let in_state = |wanted: &[&str]| states.iter().filter(|state| wanted.contains(state)).count();
+    let all = || raw["trials"].as_array().into_iter().flatten();
+    let in_state = |state: &str| all().filter(|trial| trial["state"] == *state).count();
+    let (done, infeasible) = (in_state("SUCCEEDED"), in_state("INFEASIBLE"));
     // An int64 is text in an answer.
     let most = raw.get("maxTrialCount").map_or("?".to_owned(), text);
-    format!(
-        "{} of {most} trials done, {} at work, {} infeasible",
-        in_state(&["SUCCEEDED"]),
-        in_state(&["REQUESTED", "ACTIVE", "STOPPING"]),
-        in_state(&["INFEASIBLE"])
-    )
+    format!(" ({done} of {most} trials done, {infeasible} infeasible)")
 }
 
 impl Training {
@@ -126,7 +113,7 @@ impl Training {
     pub fn may_be(&self, known: Option<&str>, job: &JobView) -> bool {
         let is_named = match &self.named {
             Named::Id(id) => job.id == *id,
-            Named::DisplayName(name) => job.display_name == *name,
+            Named::DisplayName(name) => job.raw["displayName"] == *name,
             Named::Labels(all) => all.iter().all(|(key, value)| job.labels.get(key) == Some(value)),
         };
         self.may_have(job.kind) && (is_named || known == Some(job.lineage()))
@@ -156,39 +143,28 @@ pub fn reading(
     // Should a create that was lost have been carried out twice, the first one goes on.
     let oldest = live.iter().copied().min_by_key(|job| (job.created, &job.id));
     // A late twin that was cancelled is younger than the one that went on; of jobs of one name the newest counts.
-    let last = || match lineage {
-        Some(_) => {
-            ended.max_by_key(|job| (job.attempt(), known.contains(&job.id), Reverse(job.created)))
-        }
-        None => ended.max_by_key(|job| (job.created, job.attempt())),
-    };
+    let rank = |job: &JobView| (job.attempt(), known.contains(&job.id), Reverse(job.created));
+    let last = || ended.max_by_key(|job| (lineage.map(|_| rank(job)), job.created));
     let Some(job) = oldest.or_else(last) else { return Reading::Absent };
-    let other = live.into_iter().find(|other| other.id != job.id && !job.has_ended());
-    let view = view(of, job, other, slot, now);
-    view.map_or_else(Reading::Unread, |view| Reading::Node(Arc::new(view)))
-}
-
-fn view(
-    of: &Training,
-    job: &JobView,
-    other: Option<&JobView>,
-    slot: &str,
-    now: Timestamp,
-) -> Result<NodeView, String> {
-    let raw = body::as_node(job, slot);
+    let other = live.into_iter().find(|other| other.id != job.id);
     let (standing, failure) = match other {
         Some(other) => {
+            let (noun, one, two) = (job.kind.noun(), &job.id, &other.id);
             let text = format!(
-                "the {}s {} and {} live, and the config means both: name one by `job`, or cancel the other",
-                job.kind.noun(),
-                job.id,
-                other.id
+                "the {noun}s {one} and {two} live, and the config means both: name one by `job`, or cancel the other"
             );
             (Verdict::held(Condition::Unclear, text, HoldReason::Ambiguous), None)
         }
         None => standing(of, job, now),
     };
-    let short = failure.as_ref().is_some_and(|why| why.class == FailureClass::OutOfMemory);
+    match view(job, slot) {
+        Ok(view) => Reading::Node(Arc::new(NodeView { standing: Some(standing), failure, ..view })),
+        Err(why) => Reading::Unread(why),
+    }
+}
+
+/// A job in the form of a node, but for its condition.
+fn view(job: &JobView, slot: &str) -> Result<NodeView, String> {
     let run =
         (job.attempt() > 0).then(|| RunOrder { generation: job.attempt(), ..RunOrder::default() });
     let (runs, state) = (job.state == JobState::Running, job.state.as_str().to_owned());
@@ -205,10 +181,8 @@ fn view(
         deletable: if can_go { Deletable::Now } else { Deletable::NotNow },
         ended: job.has_ended(),
         fingerprint: fingerprint(&job.raw),
-        standing: Some(standing),
-        failure,
-        outgrown: short.then(|| failed::outgrown(job)),
-        ..NodeView::parse(raw)?
+        outgrown: failed::outgrown(job),
+        ..NodeView::parse(body::as_node(job, slot))?
     })
 }
 
@@ -217,19 +191,15 @@ fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fa
     use Condition::*;
     use JobState::*;
     let says = |condition| (Verdict::new(condition, job.shown()), None);
-    match (&job.state, failed::words(job)) {
-        (Queued | Pending, _) => says(Waiting),
-        (Running, _) => says(Healthy),
-        (Succeeded, _) => says(Finished),
-        (Failed | Expired | Cancelled, _) => failed::standing(of, job, now),
-        (Cancelling, Some(words)) => {
-            let failure = Failure::new(FailureClass::Internal, words);
-            (Verdict::new(Going, format!("{}, by the service", job.shown())), Some(failure))
-        }
-        (Cancelling | Paused | Updating | PartiallySucceeded, _) => {
+    match job.state {
+        Queued | Pending => says(Waiting),
+        Running => says(Healthy),
+        Succeeded => says(Finished),
+        Failed | Expired | Cancelled => failed::standing(of, job, now),
+        Cancelling | Paused | Updating | PartiallySucceeded => {
             let text = format!("{}: that is left alone", job.shown());
             (Verdict::held(Stopped, text, HoldReason::Stopped), None)
         }
-        (Unspecified | Other(_), _) => says(Unclear),
+        Unspecified | Other(_) => says(Unclear),
     }
 }

@@ -145,7 +145,7 @@ fn what_google_ended_is_submitted_again_from_its_own_specification() {
     ends(&rig, "FAILED", Some((13, INTERNAL)));
     let why = wait_held(&rig, "no_progress");
     assert!(
-        why.contains("submitted again 1 times and it never saved anything complete in gs://"),
+        why.contains("submitted again 1 times and no complete checkpoint was ever seen"),
         "{why}"
     );
     assert_eq!(jobs(&rig).len(), 2);

@@ -77,10 +77,10 @@ impl World {
             (None, Named::Id(_)) => None,
             (None, Named::Labels(_)) => unreachable!("no slot here is named by labels"),
         };
-        let named = match (of_lineage, &of.named) {
-            (None, Named::Id(id)) => std::slice::from_ref(id),
-            (None, _) => &[],
-            (Some(_), _) => known,
+        let id = match (of_lineage, &of.named) {
+            (None, Named::Id(id)) => Some(id),
+            (None, _) => None,
+            (Some(_), _) => known.last(),
         };
         let here = [region.to_owned()];
         let regions = if of_lineage.is_none() { of.regions.as_slice() } else { &here };
@@ -89,12 +89,8 @@ impl World {
             for kind in of.kinds().filter(|_| filter.is_some()) {
                 jobs.extend(self.jobs_that(kind, region, filter.as_deref().unwrap_or(""))?);
             }
-            for id in named.iter().filter(|id| of.kind.is_id(id)) {
-                // The first job of a lineage is of no interest once a later one is listed.
-                let listed = |of: &String| jobs.iter().any(|job| job.id == *of);
-                if !(listed(id) || known.len() > 1 && known[1..].iter().all(listed)) {
-                    jobs.extend(self.one_job(of.kind, region, id));
-                }
+            if let Some(id) = id.filter(|id| !jobs.iter().any(|job| job.id == **id)) {
+                jobs.extend(self.one_job(of.kind, region, id));
             }
         }
         let unique: BTreeSet<&String> = jobs.iter().map(|job| &job.id).collect();

@@ -1,26 +1,22 @@
 //! Gates of a managed training job that has ended, and of its next submission.
 
-use super::common::{hold, undeleted};
+use super::common::{hold, undeleted, what};
+use super::standing;
 use crate::core::ctx::SlotCtx;
 use crate::core::resubmission;
 use crate::model::condition::Condition;
 use crate::model::hold::HoldReason;
 use crate::model::time::{after, elapsed};
 use crate::model::view::Decision;
-use crate::resource::training::possible;
 
 /// A job that had ended before this watchdog knew of it is a person's to run again.
 pub fn found_ended(ctx: &SlotCtx) -> Option<Decision> {
-    let why = ctx.record.deleted.as_ref().filter(|_| ctx.record.has_ended())?;
-    let why = format!("{why}: `retry {}` submits it again", ctx.record.name);
-    stays(ctx, HoldReason::Deleted, &why)
+    Some(standing::job_held(ctx.subject())?.stops(&what(ctx)))
 }
 
 /// A submission as the config wants it, which the job can't have.
 pub fn possible(ctx: &SlotCtx) -> Option<Decision> {
-    let why = possible::obstacle(&ctx.specification(), ctx.slot.filling.training()?)?;
-    let why = format!("it can't be submitted again as the config wants: {why}");
-    stays(ctx, HoldReason::NotPossible, &why)
+    Some(standing::impossible(ctx.subject())?.stops(&what(ctx)))
 }
 
 /// S13: submissions that did not help.
@@ -30,11 +26,6 @@ pub fn resubmissions(ctx: &SlotCtx) -> Option<Decision> {
         return None;
     }
     let (reason, why) = resubmission::used_up(ctx.record, ctx.slot, ctx.condition())?;
-    stays(ctx, reason, &why)
-}
-
-/// The hold of a job that stays as it has ended.
-fn stays(ctx: &SlotCtx, reason: HoldReason, why: &str) -> Option<Decision> {
     hold(reason, format!("{}; {why}", ctx.record.verdict.evidence), None)
 }
 
@@ -60,7 +51,6 @@ pub fn none_live(ctx: &SlotCtx) -> Option<Decision> {
     let since = since.max(ctx.record.submitted_at.map_or(since, |at| after(at, shows)));
     let fresh = |at| at >= since && elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
     let stale = !ctx.memory.none_live.is_some_and(fresh);
-    let why =
-        "its submission is pending; the next poll has to show that no job of its lineage lives";
+    let why = "its submission is pending; a poll has to show first that none of its lineage lives";
     stale.then(|| Decision::hold(HoldReason::Unclear, why, None))
 }

@@ -183,21 +183,23 @@ fn stopped(subject: Subject) -> Option<Obstacle> {
 }
 
 /// A training job that has ended, or is being ended, and that its people have to look at.
-fn job_held(subject: Subject) -> Option<Obstacle> {
+pub fn job_held(subject: Subject) -> Option<Obstacle> {
     let record = subject.record;
     let verdict = subject.slot.filling.traits().is_job.then_some(&record.verdict)?;
     let deleted = record.deleted.as_ref().filter(|_| record.has_ended());
     let hold = verdict.hold.or(deleted.map(|_| HoldReason::Deleted))?;
-    let why = deleted.map_or(String::new(), |why| format!("; {why}"));
+    let why = deleted
+        .map_or(String::new(), |why| format!("; {why}: `retry {}` submits it again", record.name));
     Some(Obstacle::new(hold, format!("{}{why}", verdict.evidence)))
 }
 
 /// A submission as the config wants it, which the job can't have: told while it runs.
-fn impossible(subject: Subject) -> Option<Obstacle> {
+pub fn impossible(subject: Subject) -> Option<Obstacle> {
     let of = subject.slot.filling.training()?;
     let next = subject.slot.filling.next(&subject.record.resubmitted);
     let spec = subject.record.spec.clone()?.on_machine(next);
     let why = possible::obstacle(&spec, of)?;
+    let why = format!("it can't be submitted again as the config wants: {why}");
     Some(Obstacle::new(HoldReason::NotPossible, why))
 }
 

@@ -301,8 +301,7 @@ fn a_study_is_shown_with_its_trials_and_starts_over_only_where_a_person_says_so(
         service.make(REGION, study());
         service.minutes(1);
         let evidence = service.world.fleet.slots["a"].verdict.evidence.clone();
-        let shown =
-            "tuning job 1000 is JOB_STATE_RUNNING (1 of 8 trials done, 1 at work, 1 infeasible)";
+        let shown = "tuning job 1000 is JOB_STATE_RUNNING (1 of 8 trials done, 1 infeasible)";
         assert_eq!(evidence, shown);
         service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
         service.minutes(10);

@@ -129,7 +129,7 @@ fn s5_files_that_no_rule_knows_are_no_sign_that_a_job_saves_nothing() {
     service.minutes(4 * STALL);
     assert_eq!((states(&service), service.hold()), (vec![RUNNING], None));
     let shown = view::document(&service.world.fleet, service.world.now);
-    let told = shown.tpus[0].warnings.iter().any(|text| text.contains("name their layout"));
+    let told = shown.tpus[0].warnings.iter().any(|text| text.contains("in a layout of its own"));
     assert!(told, "{:?}", shown.tpus[0].warnings);
 }
 

@@ -203,7 +203,7 @@ fn an_error_that_never_comes_is_waited_for_five_minutes() {
         }
         service.minutes(3);
         assert_eq!((service.jobs.len(), service.hold()), (2, None));
-        assert!(service.told.iter().any(|text| text.contains("without an error")));
+        assert!(service.told.iter().any(|text| text.contains("the API gives no reason")));
     }
 }
 

@@ -70,15 +70,13 @@ pub fn as_node(job: &JobView, slot: &str) -> Value {
 /// The specification of a job that the config describes and that no region has. `whose`: the watchdog and its slot.
 pub fn first(whose: (&str, &str), of: &Training) -> Option<NodeSpec> {
     let create = of.create.as_ref()?;
-    let mut body = create.as_object().cloned().unwrap_or_default();
-    let labels = body.remove("labels");
+    let mut body = create.as_object()?.clone();
     // There is no job yet that could give its id: the same description of the same slot is the same lineage.
     let of = format!("{} {} {create}", whose.0, whose.1);
     let digest = Uuid::new_v5(&Uuid::NAMESPACE_OID, of.as_bytes()).simple();
     body.insert(LINEAGE_LABEL.into(), json!(format!("new-{digest}")));
-    let labels = labels.map(|labels| ("labels".to_owned(), labels));
-    let job = (TRAINING_KEY.to_owned(), Value::Object(body));
-    Some(NodeSpec::new(Map::from_iter(labels.into_iter().chain([job]))))
+    let labels = body.remove("labels").unwrap_or_else(|| json!({}));
+    NodeSpec::learn(&json!({ "labels": labels, TRAINING_KEY: body }))
 }
 
 /// The job of a specification, as its fields are shown.
@@ -147,16 +145,12 @@ pub fn submission(specification: &Value, of: &Training) -> Result<Value, &'stati
     labels.insert(ATTEMPT_LABEL.into(), json!(attempt.to_string()));
     labels.insert(NONCE_LABEL.into(), json!(owner));
     body.insert("labels".into(), Value::Object(labels));
-    // Of a legacy job.
+    // A legacy job has it, and its study goes on where that was. Source: ml v1, `HyperparameterSpec.resumePreviousJobId`.
     let before = body.remove("jobId");
     let mut body = Value::Object(body);
-    if of.kind == JobKind::Legacy {
-        // A study goes on where its predecessor was. Source: ml v1, `HyperparameterSpec.resumePreviousJobId`.
-        let study = body.pointer_mut("/trainingInput/hyperparameters");
-        if let (Some(Value::Object(study)), Some(before)) = (study, before) {
-            study.insert("resumePreviousJobId".into(), before);
-        }
-        return Ok(body);
+    let study = body.pointer_mut("/trainingInput/hyperparameters");
+    if let (Some(Value::Object(study)), Some(before)) = (study, before) {
+        study.insert("resumePreviousJobId".into(), before);
     }
     let (strategy, wait) = match of.strategy {
         Strategy::Keep => return Ok(body),

@@ -13,7 +13,7 @@ use crate::model::condition::{Condition, Verdict};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::hold::HoldReason;
 use crate::model::submission::{JobState, JobView};
-use crate::model::time::{after, elapsed};
+use crate::model::time::elapsed;
 use crate::model::training::{JobKind, Training};
 
 /// The error of a job that failed is there about a minute after its end, or will not come.
@@ -30,62 +30,40 @@ const EXITS: [&str; 2] =
 const MEMORY: [&str; 3] = ["ran out of memory", "ran out-of-memory", "oomkilled"];
 /// A program's words about the memory of its chips: its own fault, and no machine's.
 const CHIPS_MEMORY: &str = "ran out of memory in memory space";
-const CAPACITY: &str = "resources are insufficient in region";
-const STOCKOUT: &str = "STOCKOUT";
+/// Of a Spot job the second one says that its machines were taken back.
+const CAPACITY: [&str; 2] = ["resources are insufficient in region", "stockout"];
 const QUOTA: [&str; 2] = ["exceed quota limits", "quotas are exceeded"];
 
-/// The meaning of an end.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum End {
-    /// Its program fails, and would again.
-    Own(String),
-    /// The same machine would not do.
-    OutOfMemory,
-    /// Spot capacity was taken back.
-    Preempted,
-    /// Submitted again, as this class allows.
-    Again(FailureClass),
-}
-
-/// The end of a job that failed with this code and message.
-pub fn end(code: i64, message: &str, spot: bool) -> End {
-    let lower = message.to_lowercase().replace(CHIPS_MEMORY, "");
+/// The class of an end that may pass, of a job that failed with this code and message; or why its program fails, and would
+/// again.
+pub fn end(code: i64, message: &str) -> Result<FailureClass, String> {
+    let lower = message.to_lowercase();
     let says = |words: &[&str]| words.iter().any(|words| lower.contains(words));
     let codes = exit_codes(&lower);
-    let own = codes.iter().find(|code| !TRANSIENT.contains(code));
-    match own {
-        _ if says(&MEMORY) => End::OutOfMemory,
-        Some(code) => End::Own(format!("its program exited with {code}")),
-        None if !codes.is_empty() => End::Again(FailureClass::TransientExit),
-        None if says(&[CAPACITY]) => End::Again(FailureClass::StockOut),
-        None if message.contains(STOCKOUT) && spot => End::Preempted,
-        None if message.contains(STOCKOUT) => End::Again(FailureClass::StockOut),
-        None if code == EXHAUSTED || says(&QUOTA) => End::Again(FailureClass::Quota),
+    match codes.iter().find(|code| !TRANSIENT.contains(code)) {
+        Some(code) => Err(format!("its program exited with {code}")),
+        None if !codes.is_empty() => Ok(FailureClass::TransientExit),
+        None if says(&CAPACITY) => Ok(FailureClass::StockOut),
+        None if code == EXHAUSTED || says(&QUOTA) => Ok(FailureClass::Quota),
         // Also what Google calls an internal error: sometimes capacity in disguise.
-        None => End::Again(FailureClass::Internal),
+        None => Ok(FailureClass::Internal),
     }
 }
 
-/// The service's words about its own cancel; a person's has the code of one, or none.
-pub fn words(job: &JobView) -> Option<&str> {
-    let (_, words) = job.error.as_ref().filter(|(code, _)| *code != CANCELLED)?;
-    Some(words.trim()).filter(|words| !words.is_empty())
-}
-
-/// The machine type of the replica that ran out of memory, where the end says which that was; else the first one's.
-pub fn outgrown(job: &JobView) -> String {
-    let message = job.error.as_ref().map_or("", |(_, message)| message.as_str());
+/// The machine type of a replica that ran out of memory, where the end says which that was; else the first one's. None of
+/// another end.
+pub fn outgrown(job: &JobView) -> Option<String> {
+    let (_, message) = job.error.as_ref()?;
     let message = message.to_lowercase().replace(CHIPS_MEMORY, "");
-    let at = MEMORY.iter().filter_map(|words| message.find(words)).min();
-    let before = at.map_or("", |at| &message[..at]);
-    let replica = before.rsplit_once("replica ").map_or("", |(_, replica)| replica);
+    let at = MEMORY.iter().filter_map(|words| message.find(words)).min()?;
+    let (_, replica) = message[..at].rsplit_once("replica ").unwrap_or_default();
     let role = match replica.split([' ', '-']).next().unwrap_or_default() {
         "ps" => "parameterServerType".to_owned(),
         role @ ("master" | "worker" | "evaluator") => format!("{role}Type"),
         pool => pool.replace("workerpool", "workerPoolSpecs/") + "/machineSpec/machineType",
     };
     let machine = job.raw.pointer(&format!("/{}/{role}", job.kind.spec()));
-    machine.and_then(Value::as_str).unwrap_or(&job.machine).to_owned()
+    Some(machine.and_then(Value::as_str).unwrap_or(&job.machine).to_owned())
 }
 
 /// The exit codes of all replicas that a message names.
@@ -97,39 +75,27 @@ fn exit_codes(lower: &str) -> Vec<i64> {
 
 /// The condition of a job that has ended without success, and the failure that decides what follows.
 pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
-    let (verdict, failure) = meaning(of, job, now);
-    let again = verdict.condition.kind().is_some();
-    if !again || job.kind != JobKind::Tuning || of.restart_study {
-        return (verdict, failure);
-    }
-    let text = format!(
-        "{}; a new submission begins its study with the first trial, and pays finished ones again: `retry` submits it, and restart_study = true \
-         does so each time",
-        verdict.evidence
-    );
-    (Verdict::held(Condition::JobFailed, text, HoldReason::JobFailed), None)
-}
-
-fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
     let is = job.shown();
     let held = |condition, text: String, hold| (Verdict::held(condition, text, hold), None);
-    let goes_on = |condition, text: String| (Verdict::new(condition, text), None);
-    let again = |text: String, class, why: &str| {
-        (Verdict::new(Condition::RequestFailed, text), Some(Failure::new(class, why)))
+    let consents = job.kind != JobKind::Tuning || of.restart_study;
+    let again = |condition, text: String, failure: Option<Failure>| {
+        if consents {
+            return (Verdict::new(condition, text), failure);
+        }
+        let then = "a new submission begins its study with the first trial, and pays finished ones again: `retry` submits it, restart_study = true does so each time";
+        held(Condition::JobFailed, format!("{text}; {then}"), HoldReason::JobFailed)
     };
-    let error = job.error.as_ref().map(|(code, message)| (*code, message.trim()));
+    let error = job.error.as_ref().map(|(code, message)| (*code, message.as_str()));
     let cancelled = job.state == JobState::Cancelled;
-    if job.state == JobState::Expired || cancelled && words(job).is_some() {
+    // The service's own cancel has words; a person's has a code of its own, or no error.
+    let by_service = error.is_some_and(|(code, words)| code != CANCELLED && !words.is_empty());
+    if job.state == JobState::Expired || cancelled && by_service {
         let said = error.map_or(String::new(), |(_, text)| format!(": {text}"));
         if of.outlives_timeout {
-            return goes_on(Condition::Terminated, format!("{is}{said}"));
+            return again(Condition::Terminated, format!("{is}{said}"), None);
         }
         let text = format!(
-            "{is}{said}; it ran into its own time limit ({}). `retry` submits it again, with the same limit",
-            match job.kind {
-                JobKind::Custom | JobKind::Tuning => "scheduling.timeout",
-                JobKind::Legacy => "scheduling.maxRunningTime or maxWaitTime",
-            }
+            "{is}{said}; it ran into the time limit of its `scheduling`. `retry` submits it again, with the same limit"
         );
         return held(Condition::Stopped, text, HoldReason::TimeLimit);
     }
@@ -138,67 +104,92 @@ fn meaning(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Fai
         let text = format!("{is}; `retry` submits it again");
         return held(Condition::Stopped, text, HoldReason::Stopped);
     }
-    let Some((code, message)) = error else {
-        if !fresh && job.ended.is_some() {
-            let why = "the API gives no reason";
-            return again(format!("{is} without an error"), FailureClass::Internal, why);
-        }
-        let until = job.ended.map_or_else(
-            || "for as long as the API tells no time of its end".to_owned(),
-            |ended| format!("until {:.0}", after(ended, ERROR_WITHIN)),
+    if error.is_none() && (fresh || job.ended.is_none()) {
+        let text = format!(
+            "{is}, and its error is not there yet: it is waited for until 5 min after its end, or for as long as the API tells no time of its end"
         );
-        let text = format!("{is}, and its error is not there yet (waited for {until})");
-        return goes_on(Condition::Going, text);
-    };
-    let (text, machine) = (format!("{is} with code {code}: {message}"), outgrown(job));
+        return (Verdict::new(Condition::Going, text), None);
+    }
+    let (code, message) = error.unwrap_or((0, "the API gives no reason"));
+    let why = format!("code {code}: {message}");
+    let text = format!("{is} with {why}");
     let own = |why: &str| {
         let text = format!("{text}; {why}: fix that, then `retry` submits it again");
         held(Condition::JobFailed, text, HoldReason::JobFailed)
     };
-    let why = format!("code {code}: {message}");
-    match (end(code, message, job.spot), of.machine_after(&machine)) {
-        (End::Own(why), _) => own(&why),
-        (End::OutOfMemory, None) if machine.is_empty() => own("it ran out of memory"),
-        (End::OutOfMemory, None) => own(&format!("it ran out of memory on {machine}")),
-        (End::OutOfMemory, Some(next)) => {
-            let text = format!("{text}; next it runs on {next} (next_machine)");
-            again(text, FailureClass::OutOfMemory, &why)
-        }
-        (End::Preempted, _) => goes_on(Condition::Preempted, text),
-        (End::Again(class), _) => again(text, class, &why),
+    let failed = |text, class| {
+        again(Condition::RequestFailed, text, Some(Failure::new(class, why.as_str())))
+    };
+    let taken_back = job.spot && message.contains("STOCKOUT");
+    match (outgrown(job), end(code, message)) {
+        (Some(machine), _) => match of.machine_after(&machine) {
+            Some(next) => {
+                let text = format!("{text}; next it runs on {next} (next_machine)");
+                failed(text, FailureClass::OutOfMemory)
+            }
+            None if machine.is_empty() => own("it ran out of memory"),
+            None => own(&format!("it ran out of memory on {machine}")),
+        },
+        (None, Err(why)) => own(&why),
+        (None, Ok(FailureClass::StockOut)) if taken_back => again(Condition::Preempted, text, None),
+        (None, Ok(class)) => failed(text, class),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn each_message_has_its_meaning() {
         use FailureClass::*;
-        let own = |text: &str| End::Own(text.to_owned());
+        let own = |code: i64| Err(format!("its program exited with {code}"));
         let exit = "The replica workerpool0-0 exited with a non-zero status of";
-        for (code, message, spot, expected) in [
-            (3, format!("{exit} 1. Termination reason: Error. \nTraceback"), false, own("its program exited with 1")),
-            (3, format!("{exit} 128. Termination reason: StartError."), false, own("its program exited with 128")),
-            (3, format!("{exit} 139. "), false, End::Again(TransientExit)),
-            (3, format!("{exit} 134. {exit} 6. "), false, End::Again(TransientExit)),
+        for (code, message, expected) in [
+            (3, format!("{exit} 1. Termination reason: Error. \nTraceback"), own(1)),
+            (3, format!("{exit} 128. Termination reason: StartError."), own(128)),
+            (3, format!("{exit} 139. "), Ok(TransientExit)),
+            (3, format!("{exit} 134. {exit} 6. "), Ok(TransientExit)),
             // Permanent outranks what may pass, wherever it stands.
-            (3, format!("{exit} 134. The replica workerpool1-3 exited with a non-zero status of 2."), false, own("its program exited with 2")),
-            (3, "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137".into(), false, End::OutOfMemory),
-            (0, "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)".into(), false, End::OutOfMemory),
-            (3, "The replica workerpool0-0 exited with a non-zero status of 1. Ran out of memory in memory space hbm.".into(), false,
-                own("its program exited with 1")),
-            (0, "Replica exited with a non-zero status code 1".into(), false, own("its program exited with 1")),
-            (8, "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator".into(), false, End::Again(StockOut)),
-            (0, "STOCKOUT".into(), true, End::Preempted),
-            (0, "STOCKOUT".into(), false, End::Again(StockOut)),
-            (8, "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100_gpus".into(), false, End::Again(Quota)),
-            (0, "The following quotas are exceeded: CustomModelTrainingT4GPUsPerProjectPerRegion".into(), false, End::Again(Quota)),
-            (13, "Internal error occurred for the current attempt".into(), false, End::Again(Internal)),
-            (2, "words that no rule knows".into(), false, End::Again(Internal)),
+            (3, format!("{exit} 134. The replica workerpool1-3 exited with a non-zero status of 2."), own(2)),
+            (0, "Replica exited with a non-zero status code 1".into(), own(1)),
+            (8, "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator".into(), Ok(StockOut)),
+            (0, "STOCKOUT".into(), Ok(StockOut)),
+            (8, "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100_gpus".into(), Ok(Quota)),
+            (0, "The following quotas are exceeded: CustomModelTrainingT4GPUsPerProjectPerRegion".into(), Ok(Quota)),
+            (13, "Internal error occurred for the current attempt".into(), Ok(Internal)),
+            (2, "words that no rule knows".into(), Ok(Internal)),
         ] {
-            assert_eq!(end(code, &message, spot), expected, "{message}");
+            assert_eq!(end(code, &message), expected, "{message}");
         }
+    }
+
+    #[test]
+    fn memory_that_ran_out_outranks_an_exit_but_for_that_of_chips() {
+        let failed = |spot: &str, message: &str| {
+            let pools = json!([{"machineSpec": {"machineType": "m1"}}]);
+            let spec = json!({"workerPoolSpecs": pools, "scheduling": {"strategy": spot}});
+            let name = "projects/1/locations/r/customJobs/7";
+            let error = json!({"code": 3, "message": message});
+            let job =
+                json!({"name": name, "state": "JOB_STATE_FAILED", "jobSpec": spec, "error": error});
+            let of = Training { next_machine: vec!["m2".into()], ..Training::default() };
+            let job = JobView::parse(job).unwrap();
+            let (verdict, failure) = standing(&of, &job, Timestamp::UNIX_EPOCH);
+            (verdict.condition, failure.map(|failure| failure.class))
+        };
+        let outgrown = (Condition::RequestFailed, Some(FailureClass::OutOfMemory));
+        for message in [
+            "The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137",
+            "The replica master 0 ran out-of-memory and exited with a non-zero status of 9(SIGKILL)",
+        ] {
+            assert_eq!(failed("STANDARD", message), outgrown, "{message}");
+        }
+        let chips = "The replica workerpool0-0 exited with a non-zero status of 1. Ran out of memory in memory space hbm.";
+        assert_eq!(failed("STANDARD", chips), (Condition::JobFailed, None));
+        let capacity = (Condition::RequestFailed, Some(FailureClass::StockOut));
+        assert_eq!(failed("STANDARD", "STOCKOUT"), capacity);
+        assert_eq!(failed("SPOT", "STOCKOUT"), (Condition::Preempted, None));
     }
 }

@@ -15,33 +15,29 @@ const SPOT: [&str; 2] = ["a2-", "a3-"];
 const FLEXIBLE: [&str; 5] = ["NVIDIA_L4", "A100", "H100", "H200", "B200"];
 /// Flex-start capacity lasts so many seconds at most.
 const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
-/// Fields that name a resource of one region, below the specification of the machines.
-const REGIONAL: [&str; 3] =
-    ["tensorboard", "persistentResourceId", "pscInterfaceConfig/networkAttachment"];
-/// The same in each of its pools, where it names reservations.
-const RESERVATIONS: &str = "machineSpec/reservationAffinity/values";
-/// The same, of the job itself.
-const KEY: &str = "encryptionSpec/kmsKeyName";
+/// Fields of a job, of its specification and of a machine that name a resource of one region.
+const REGIONAL: [&str; 5] = [
+    "encryptionSpec/kmsKeyName",
+    "tensorboard",
+    "persistentResourceId",
+    "pscInterfaceConfig/networkAttachment",
+    "reservationAffinity/values",
+];
 
 /// Why a job of this specification can't be submitted as the config wants it, by the field that is in the way.
 pub fn obstacle(spec: &NodeSpec, of: &Training) -> Option<String> {
     let whole = spec.body().get(TRAINING_KEY)?;
-    let kind = JobKind::of(whole).spec();
-    let job = whole.get(kind)?;
-    let pools = job.get("workerPoolSpecs").and_then(Value::as_array);
-    let in_pools = (0..pools.map_or(0, Vec::len))
-        .map(|index| format!("{kind}/workerPoolSpecs/{index}/{RESERVATIONS}"));
-    let in_job = REGIONAL.iter().map(|field| format!("{kind}/{field}"));
-    let set = |field: &String| whole.pointer(&format!("/{field}")).is_some_and(is_set);
-    let regional = in_job.chain([KEY.into()]).chain(in_pools).find(set);
-    if let Some(field) = regional.filter(|_| of.regions.len() > 1) {
+    let job = whole.get(JobKind::of(whole).spec())?;
+    let pools = job.get("workerPoolSpecs").and_then(Value::as_array).into_iter().flatten();
+    let machines: Vec<&Value> = pools.filter_map(|pool| pool.get("machineSpec")).collect();
+    let set = |field: &&str| {
+        let mut places = machines.iter().copied().chain([whole, job]);
+        places.any(|of| of.pointer(&format!("/{field}")).is_some_and(is_set))
+    };
+    if let Some(field) = REGIONAL.into_iter().find(set).filter(|_| of.regions.len() > 1) {
         let field = field.replace('/', ".");
-        return Some(format!(
-            "{field} is of one region, and `regions` names {}: name one region",
-            of.regions.len()
-        ));
+        return Some(format!("{field} is of one region: name no other one in `regions`"));
     }
-    let machines: Vec<&Value> = pools?.iter().filter_map(|pool| pool.get("machineSpec")).collect();
     // The first machine whose type is none of these.
     let other = |key: &str, known: &[&str]| {
         let mut kinds = machines.iter().map(|machine| machine[key].as_str().unwrap_or_default());
