@@ -189,7 +189,7 @@ fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<(JobKin
         return (Named::DisplayName(name.clone()), None);
     }
     for (label, value) in &raw.labels {
-        if let Err(why) = limits::label(label, value) {
+        if let Err(why) = limits::job_label(label, value) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }
@@ -213,6 +213,12 @@ fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value
         }
         Named::Id(_) => c.wrong(key, "and `job` exclude each other: the id of a job is not chosen"),
     }
+    for (label, value) in job["labels"].as_object().into_iter().flatten() {
+        let text = value.as_str().ok_or_else(|| format!("label {label:?} is not text"));
+        if let Err(why) = text.and_then(|text| limits::job_label(label, text)) {
+            c.wrong(key, format!("{}: {why}", path.display()));
+        }
+    }
     Some(job)
 }
 
@@ -222,14 +228,24 @@ fn described(path: &Path) -> Result<Value, String> {
         .map_err(|error| format!("can't be read: {error}; the path is relative to the config"))?;
     let job: Value =
         serde_saphyr::from_str(&text).map_err(|error| format!("is no YAML: {error}"))?;
-    let job = if job.get("workerPoolSpecs").is_some() { json!({ "jobSpec": job }) } else { job };
-    let field = JobKind::of(&job).spec();
-    if job.pointer(&format!("/{field}/workerPoolSpecs")).is_none() {
+    let mut job =
+        if job.get("workerPoolSpecs").is_some() { json!({ "jobSpec": job }) } else { job };
+    let kind = JobKind::of(&job);
+    let field = kind.spec();
+    let pools = job.pointer(&format!("/{field}/workerPoolSpecs")).and_then(Value::as_array);
+    if pools.is_none_or(Vec::is_empty) {
         return Err("has no workerPoolSpecs: write a CustomJobSpec, or the whole of a tuning job, as for gcloud's --config".to_owned());
     }
     let is_table = |value: Option<&Value>| value.is_none_or(Value::is_object);
     if !is_table(job.get("labels")) || !is_table(job.pointer(&format!("/{field}/scheduling"))) {
         return Err("has labels or scheduling that are no table of keys and values".to_owned());
+    }
+    // As gcloud's flags have them where they are not given.
+    for count in ["maxTrialCount", "parallelTrialCount"].iter().filter(|_| kind == JobKind::Tuning)
+    {
+        if job.get(count).is_none() {
+            job[count] = json!(1);
+        }
     }
     Ok(job)
 }

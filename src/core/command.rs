@@ -355,7 +355,14 @@ fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
         let machine = record.resubmitted.machine.take().filter(|_| record.recovery.is_some());
         record.resubmitted = Resubmitted { machine, ..Resubmitted::default() };
         let condition = record.verdict.condition;
-        if record.verdict.hold == Some(HoldReason::Deleted) {
+        let deleted = record.verdict.hold == Some(HoldReason::Deleted);
+        let held = record.decision.as_ref().and_then(|decision| decision.hold);
+        let unlisted = held == Some(HoldReason::CreateUnresolved) && record.incarnation.is_none();
+        if deleted || unlisted {
+            // A submission that a person deleted before it ran shows no more.
+            record.recovery.take_if(|recovery| recovery.phase == Phase::Creating);
+        }
+        if deleted {
             // It is gone: missing from now on, and created like anything that is.
             let gone = record.incarnation.take();
             record.left_behind = gone.map(|gone| (gone.created, now)).or(record.left_behind);

@@ -24,7 +24,7 @@ pub fn hold(hold: HoldReason) -> Option<Meaning> {
             "A single read needs nothing. If it persists, run `doctor`; the reason quotes the API's answer."),
         NeverSeen => says("No job that the config means was ever seen in its regions, and nothing describes one to submit.",
             "Correct its name or region, or name `create` to have it submitted; `plan` says what it looks for."),
-        Deleting => says("The job is being cancelled for longer than an hour, which should take minutes.",
+        Deleting => says("The job's cancel, or the error of its end, has not come for longer than an hour, which should take minutes.",
             "Look at it with the command of the reason; `retry SLOT` submits it again once it has ended."),
         OptedOut => says("The job carries the label tpu-watchdog=off, by which its people keep it from the watchdog.",
             "`retry SLOT` submits it again once it has ended; without the label, leave that out of the next one."),

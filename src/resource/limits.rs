@@ -76,7 +76,10 @@ impl NodeSpec {
         if let Some(labels) = self.body().get("labels").and_then(Value::as_object) {
             for (key, value) in labels {
                 let value = value.as_str().ok_or_else(|| format!("label {key:?} is not text"))?;
-                label(key, value)?;
+                // Those of a job that was read were taken by its API, whose rule is another one.
+                if is_node {
+                    label(key, value)?;
+                }
             }
         }
         if let Some(metadata) = self.body().get("metadata").and_then(Value::as_object) {
@@ -138,30 +141,36 @@ impl NodeSpec {
     }
 }
 
-/// Checks one label against Google Cloud's label syntax.
+/// Checks one label of a TPU against Google Cloud's label syntax.
 ///
 /// # Errors
 /// Which rule it breaks.
 pub fn label(key: &str, value: &str) -> Result<(), String> {
-    let fits = |c: char| {
-        c.is_lowercase()
-            || c.is_numeric()
-            || c == '-'
-            || c == '_'
-            || (c.is_alphabetic() && !c.is_uppercase())
-    };
-    if key.is_empty()
-        || key.chars().count() > 63
-        || !key.chars().all(fits)
-        || !key.starts_with(|c: char| c.is_alphabetic())
-    {
+    if !key.starts_with(char::is_alphabetic) {
+        return Err(format!("label key {key:?} must start with a letter"));
+    }
+    label_within(63, key, value)
+}
+
+/// The same of a managed training job. Source: aiplatform v1, `CustomJob.labels`.
+///
+/// # Errors
+/// Which rule it breaks.
+pub fn job_label(key: &str, value: &str) -> Result<(), String> {
+    label_within(64, key, value)
+}
+
+fn label_within(most: usize, key: &str, value: &str) -> Result<(), String> {
+    let fits = |c: char| (c.is_alphanumeric() && !c.is_uppercase()) || c == '-' || c == '_';
+    let fit = |text: &str| text.chars().count() <= most && text.chars().all(fits);
+    if key.is_empty() || !fit(key) {
         return Err(format!(
-            "label key {key:?} must be 1 to 63 lower-case letters, digits, '_' or '-', and start with a letter"
+            "label key {key:?} must be 1 to {most} lower-case letters, digits, '_' or '-'"
         ));
     }
-    if value.chars().count() > 63 || !value.chars().all(fits) {
+    if !fit(value) {
         return Err(format!(
-            "label {key:?}: its value must be at most 63 lower-case letters, digits, '_' or '-'"
+            "label {key:?}: its value must be at most {most} lower-case letters, digits, '_' or '-'"
         ));
     }
     Ok(())
@@ -171,6 +180,27 @@ pub fn label(key: &str, value: &str) -> Result<(), String> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_label_of_a_job_may_be_longer_than_that_of_a_tpu_and_begin_with_a_digit() {
+        let digest = "0".repeat(64);
+        for (key, value, of_a_tpu, of_a_job) in [
+            ("team", "llm", true, true),
+            ("2024-run", "1", false, true),
+            ("config-sha", digest.as_str(), false, true),
+            ("config-sha", &"0".repeat(65), false, false),
+            ("Team", "llm", false, false),
+            ("team", "LLM", false, false),
+            ("", "llm", false, false),
+        ] {
+            assert_eq!(label(key, value).is_ok(), of_a_tpu, "{key} {value}");
+            assert_eq!(job_label(key, value).is_ok(), of_a_job, "{key} {value}");
+        }
+        // One that was read is taken as it is.
+        let job = json!({"jobSpec": {"workerPoolSpecs": []}});
+        let spec = json!({"labels": {"2024-run": digest}, TRAINING_KEY: job});
+        assert_eq!(NodeSpec::new(spec.as_object().unwrap().clone()).validate(), Ok(()));
+    }
 
     #[test]
     fn flex_start_is_served_from_the_quota_of_preemptible_tpus() {

@@ -95,7 +95,7 @@ fn error(raw: &Value) -> Option<(i64, String)> {
     let code = error.and_then(|error| error["code"].as_i64()).unwrap_or_default();
     let words = error.map_or(&raw["errorMessage"], |error| &error["message"]);
     let words = words.as_str().unwrap_or_default().trim();
-    (error.is_some() || !words.is_empty()).then(|| (code, words.to_owned()))
+    (code != 0 || !words.is_empty()).then(|| (code, words.to_owned()))
 }
 
 /// The trials of a study that have ended, in words.

@@ -56,7 +56,7 @@ impl Obstacle {
 type Check = fn(Subject) -> Option<Obstacle>;
 
 /// All of them, in the order of the gates.
-const ALL: [(&str, Check); 14] = [
+const ALL: [(&str, Check); 15] = [
     ("paused", paused),
     ("opted_out", opted_out),
     ("forgotten", forgotten),
@@ -67,6 +67,7 @@ const ALL: [(&str, Check); 14] = [
     ("job_held", job_held),
     ("specification", specification),
     ("possible", impossible),
+    ("study", study),
     ("attempts", attempts),
     ("checkpoints", checkpoints),
     ("create_check", create_check),
@@ -201,6 +202,21 @@ pub fn impossible(subject: Subject) -> Option<Obstacle> {
     let why = possible::obstacle(&spec, of)?;
     let why = format!("it can't be submitted again as the config wants: {why}");
     Some(Obstacle::new(HoldReason::NotPossible, why))
+}
+
+/// A study that begins anew by an operator's word alone: told while it runs.
+fn study(subject: Subject) -> Option<Obstacle> {
+    let of = subject.slot.filling.training()?;
+    let kind = subject.record.spec.as_ref()?.job_kind();
+    let text = || {
+        format!(
+            "a new submission would begin its study with the first trial: where it fails, `retry {}` submits it, and restart_study = true does so \
+             each time",
+            subject.record.name
+        )
+    };
+    let held = kind == Some(JobKind::Tuning) && !of.restart_study;
+    held.then(|| Obstacle::new(HoldReason::JobFailed, text()))
 }
 
 /// S12: nothing is deleted that could not be created again.

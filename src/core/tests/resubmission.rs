@@ -14,7 +14,7 @@ fn command(kind: CommandKind) -> Input {
     Input::Commands(vec![Command { id: "1".into(), at, who: "ada".into(), reason: None, kind }])
 }
 
-fn retry() -> Input {
+pub fn retry() -> Input {
     command(CommandKind::Retry { slot: "a".into(), from: None })
 }
 
@@ -303,6 +303,8 @@ fn a_study_is_shown_with_its_trials_and_starts_over_only_where_a_person_says_so(
         let evidence = service.world.fleet.slots["a"].verdict.evidence.clone();
         let shown = "tuning job 1000 is JOB_STATE_RUNNING (1 of 8 trials done, 1 infeasible)";
         assert_eq!(evidence, shown);
+        let world = &service.world;
+        assert_eq!(view::document(&world.fleet, world.now).tpus[0].protected, consents);
         service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
         service.minutes(10);
         if !consents {

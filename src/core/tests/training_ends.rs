@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::resubmission::{of_kind, with_an_output_directory};
+use super::resubmission::{of_kind, retry, with_an_output_directory};
 use super::training::{EXIT, OTHER, REGION, Service, job};
 use super::*;
 use crate::model::command::CommandKind;
@@ -220,6 +220,32 @@ fn an_end_without_error_and_time_is_waited_for_until_an_operator_says_retry() {
         service.world.command(CommandKind::Retry { slot: "a".into(), from: None });
         service.minutes(5);
         assert_eq!((service.jobs.len(), service.hold()), (2, None));
+    }
+}
+
+#[test]
+fn retry_submits_what_was_deleted_before_it_ran_or_was_ever_listed() {
+    for listed in [true, false] {
+        let mut service = Service::new();
+        service.sets(
+            "JOB_STATE_FAILED",
+            Some((8, "Resources are insufficient in region: us-central1.")),
+        );
+        while service.jobs.len() < 2 {
+            service.half_a_minute();
+        }
+        service.sets("JOB_STATE_QUEUED", None);
+        if listed {
+            service.minutes(2);
+            assert_eq!(service.world.phase("a"), Some(Phase::Creating));
+        }
+        service.jobs.pop();
+        service.minutes(90);
+        let expected = if listed { HoldReason::Deleted } else { HoldReason::CreateUnresolved };
+        assert_eq!((service.jobs.len(), service.hold()), (1, Some(expected)), "{listed}");
+        service.ask(retry());
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (2, None), "{listed}");
     }
 }
 

@@ -28,8 +28,9 @@ const EXHAUSTED: i64 = 8;
 const EXITS: [&str; 2] =
     ["exited with a non-zero status of ", "exited with a non-zero status code "];
 const MEMORY: [&str; 3] = ["ran out of memory", "ran out-of-memory", "oomkilled"];
-/// A program's words about the memory of its chips: its own fault, and no machine's.
-const CHIPS_MEMORY: &str = "ran out of memory in memory space";
+/// A program's words about the memory of its chips or GPUs: its own fault, and no machine's.
+const CHIPS_MEMORY: [&str; 2] =
+    ["ran out of memory in memory space", "ran out of memory trying to allocate"];
 /// Of a Spot job the second one says that its machines were taken back.
 const CAPACITY: [&str; 2] = ["resources are insufficient in region", "stockout"];
 const QUOTA: [&str; 2] = ["exceed quota limits", "quotas are exceeded"];
@@ -43,6 +44,8 @@ pub fn end(code: i64, message: &str) -> Result<FailureClass, String> {
     match codes.iter().find(|code| !TRANSIENT.contains(code)) {
         Some(code) => Err(format!("its program exited with {code}")),
         None if !codes.is_empty() => Ok(FailureClass::TransientExit),
+        // Killed, or never started: the code is no number there.
+        None if says(&EXITS) || says(&["starterror"]) => Err("its program failed".to_owned()),
         None if says(&CAPACITY) => Ok(FailureClass::StockOut),
         None if code == EXHAUSTED || says(&QUOTA) => Ok(FailureClass::Quota),
         // Also what Google calls an internal error: sometimes capacity in disguise.
@@ -54,7 +57,8 @@ pub fn end(code: i64, message: &str) -> Result<FailureClass, String> {
 /// another end.
 pub fn outgrown(job: &JobView) -> Option<String> {
     let (_, message) = job.error.as_ref()?;
-    let message = message.to_lowercase().replace(CHIPS_MEMORY, "");
+    let message =
+        CHIPS_MEMORY.iter().fold(message.to_lowercase(), |text, own| text.replace(own, ""));
     let at = MEMORY.iter().filter_map(|words| message.find(words)).min()?;
     let (_, replica) = message[..at].rsplit_once("replica ").unwrap_or_default();
     let role = match replica.split([' ', '-']).next().unwrap_or_default() {
@@ -87,6 +91,8 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
     };
     let error = job.error.as_ref().map(|(code, message)| (*code, message.as_str()));
     let cancelled = job.state == JobState::Cancelled;
+    // unverified: a person's cancel of a legacy job has no errorMessage, as that of its time limits has.
+    // settled by: gcloud ai-platform jobs cancel JOB, then gcloud ai-platform jobs describe JOB
     // The service's own cancel has words; a person's has a code of its own, or no error.
     let by_service = error.is_some_and(|(code, words)| code != CANCELLED && !words.is_empty());
     if job.state == JobState::Expired || cancelled && by_service {
@@ -154,6 +160,8 @@ mod tests {
             // Permanent outranks what may pass, wherever it stands.
             (3, format!("{exit} 134. The replica workerpool1-3 exited with a non-zero status of 2."), own(2)),
             (0, "Replica exited with a non-zero status code 1".into(), own(1)),
+            (3, format!("{exit} -11."), Err("its program failed".to_owned())),
+            (3, "Termination reason: StartError.".into(), Err("its program failed".to_owned())),
             (8, "Resources are insufficient in region: us-central1. Please try a different region or use a different accelerator".into(), Ok(StockOut)),
             (0, "STOCKOUT".into(), Ok(StockOut)),
             (8, "The following quota metrics exceed quota limits: aiplatform.googleapis.com/custom_model_training_nvidia_a100_gpus".into(), Ok(Quota)),
@@ -186,8 +194,12 @@ mod tests {
         ] {
             assert_eq!(failed("STANDARD", message), outgrown, "{message}");
         }
-        let chips = "The replica workerpool0-0 exited with a non-zero status of 1. Ran out of memory in memory space hbm.";
-        assert_eq!(failed("STANDARD", chips), (Condition::JobFailed, None));
+        for chips in [
+            "The replica workerpool0-0 exited with a non-zero status of 1. Ran out of memory in memory space hbm.",
+            "The replica workerpool0-0 exited with a non-zero status of 1. Allocator (GPU_0_bfc) ran out of memory trying to allocate 2GiB",
+        ] {
+            assert_eq!(failed("STANDARD", chips), (Condition::JobFailed, None));
+        }
         let capacity = (Condition::RequestFailed, Some(FailureClass::StockOut));
         assert_eq!(failed("STANDARD", "STOCKOUT"), capacity);
         assert_eq!(failed("SPOT", "STOCKOUT"), (Condition::Preempted, None));

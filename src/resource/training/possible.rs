@@ -12,13 +12,15 @@ use crate::model::training::{JobKind, Strategy, Training};
 /// Machine series of Spot capacity.
 const SPOT: [&str; 2] = ["a2-", "a3-"];
 /// GPUs of flex-start capacity.
-const FLEXIBLE: [&str; 5] = ["NVIDIA_L4", "A100", "H100", "H200", "B200"];
+const FLEXIBLE: [&str; 5] = ["L4", "A100", "H100", "H200", "B200"];
 /// Flex-start capacity lasts so many seconds at most.
 const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
 /// Fields of a job, of its specification and of a machine that name a resource of one region.
-const REGIONAL: [&str; 5] = [
+const REGIONAL: [&str; 7] = [
     "encryptionSpec/kmsKeyName",
     "tensorboard",
+    "experiment",
+    "experimentRun",
     "persistentResourceId",
     "pscInterfaceConfig/networkAttachment",
     "reservationAffinity/values",
@@ -38,18 +40,21 @@ pub fn obstacle(spec: &NodeSpec, of: &Training) -> Option<String> {
         let field = field.replace('/', ".");
         return Some(format!("{field} is of one region: name no other one in `regions`"));
     }
-    // The first machine whose type is none of these.
-    let other = |key: &str, known: &[&str]| {
-        let mut kinds = machines.iter().map(|machine| machine[key].as_str().unwrap_or_default());
-        kinds.find(|kind| !known.iter().any(|part| kind.contains(part)))
+    let all = |key: &'static str| {
+        machines.iter().map(move |machine| machine[key].as_str().unwrap_or_default())
     };
     match of.strategy {
         Strategy::Keep | Strategy::Standard => None,
-        Strategy::Spot => other("machineType", &SPOT).map(|other| format!(
-            "machineType {other:?} is not to be had as Spot capacity here (A2 and A3 are): set strategy = \"keep\""
-        )),
+        Strategy::Spot => {
+            let mut kinds = all("machineType").chain(of.next_machine.iter().map(String::as_str));
+            let other = kinds.find(|kind| !SPOT.iter().any(|series| kind.starts_with(series)))?;
+            Some(format!(
+                "machineType {other:?} is not to be had as Spot capacity here (A2 and A3 are): set strategy = \"keep\""
+            ))
+        }
         Strategy::FlexStart(_) => {
-            if let Some(other) = other("acceleratorType", &FLEXIBLE) {
+            let fits = |kind: &&str| kind.split('_').any(|word| FLEXIBLE.contains(&word));
+            if let Some(other) = all("acceleratorType").find(|kind| !fits(kind)) {
                 return Some(format!(
                     "acceleratorType {other:?} is not to be had by flex-start (L4, A100, H100, H200 and B200 are)"
                 ));
@@ -124,13 +129,36 @@ mod tests {
         let mut long = job(&[a2]);
         long["jobSpec"]["scheduling"] = json!({"timeout": "604801s"});
         assert!(why(FLEXIBLY, 1, long).contains("7 days"));
-        let mut keyed = job(&[a2]);
-        keyed["encryptionSpec"] =
-            json!({"kmsKeyName": "projects/p/locations/us-central1/keyRings/k"});
-        assert_eq!(why(Strategy::Keep, 1, keyed.clone()), "");
-        assert!(
-            why(Strategy::Keep, 2, keyed).starts_with("encryptionSpec.kmsKeyName is of one region")
-        );
+        assert!(why(FLEXIBLY, 1, job(&[("a4x-highgpu-4g", "NVIDIA_GB200")])).contains("GB200"));
+        let next = Training {
+            strategy: Strategy::Spot,
+            next_machine: vec!["n1-standard-8".into()],
+            ..Training::default()
+        };
+        let spec = json!({ TRAINING_KEY: job(&[a2]) });
+        let spec = NodeSpec::new(spec.as_object().unwrap().clone());
+        assert!(obstacle(&spec, &next).unwrap().contains("n1-standard-8"));
+        // Each field that names a resource of one region.
+        let of = "projects/p/locations/us-central1/x";
+        for (place, field, value) in [
+            ("", "encryptionSpec", json!({"kmsKeyName": of})),
+            ("/jobSpec", "tensorboard", json!(of)),
+            ("/jobSpec", "experiment", json!(of)),
+            ("/jobSpec", "experimentRun", json!(of)),
+            ("/jobSpec", "persistentResourceId", json!("x")),
+            ("/jobSpec", "pscInterfaceConfig", json!({"networkAttachment": of})),
+            (
+                "/jobSpec/workerPoolSpecs/0/machineSpec",
+                "reservationAffinity",
+                json!({"values": [of]}),
+            ),
+        ] {
+            let mut bound = job(&[a2]);
+            bound.pointer_mut(place).unwrap()[field] = value;
+            assert_eq!(why(Strategy::Keep, 1, bound.clone()), "", "{field}");
+            let said = why(Strategy::Keep, 2, bound);
+            assert!(said.starts_with(field) && said.contains("is of one region"), "{said}");
+        }
     }
 
     #[test]
