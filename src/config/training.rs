@@ -24,8 +24,6 @@ const REGION: Place = Place { one: "region", many: "regions", parts: 2, example:
 const SETTLE: Duration = Duration::from_secs(300);
 /// A shorter `stall` would cancel jobs that are about to save.
 const STALL_MIN: Duration = Duration::from_secs(30 * 60);
-/// The longest display name.
-const NAME_MAX: usize = 128;
 
 pub fn slot(
     c: &mut Check,
@@ -45,7 +43,7 @@ pub fn slot(
         c.wrong(&k("region"), format!("lacks {lacks:?}, where `job` is"));
     }
     let file = raw.create.as_ref().map(|file| folder.join(file));
-    let create = file.and_then(|file| created(c, &k("create"), &file, &named));
+    let create = file.and_then(|file| created(c, &k("create"), &file, &raw));
     let wait = c.span(&k("max_wait"), raw.max_wait, Duration::ZERO, WAIT);
     let flexible = FlexStart(wait);
     let known = [("keep", Keep), ("spot", Spot), ("standard", Standard), ("flex_start", flexible)];
@@ -65,8 +63,17 @@ pub fn slot(
         c.wrong(&k("stall"), text);
     }
     let either = known.is_none() && !restart_study;
-    let training =
-        Training { kind, either, named, regions, create, strategy, ..Training::default() };
+    let next_machine = raw.next_machine.clone().unwrap_or_default();
+    let training = Training {
+        kind,
+        either,
+        named,
+        regions,
+        create,
+        strategy,
+        next_machine,
+        ..Training::default()
+    };
     let spec = body::first(("", key), &training);
     if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training)) {
         c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
@@ -79,9 +86,8 @@ pub fn slot(
 pub fn of_this_project(c: &mut Check, key: &str, raw: &RawVertexJob, project: &str) {
     let named = raw.job.as_ref().and_then(|job| job.strip_prefix("projects/")?.split('/').next());
     let is_number = |project: &str| project.bytes().all(|b| b.is_ascii_digit());
-    // So may the config have it, and then the name's project can't be compared.
-    let compared = |named: &&str| !is_number(named) && !is_number(project);
-    if let Some(other) = named.filter(|named| compared(named) && *named != project) {
+    let same = |named: &str| named == project || is_number(named) || is_number(project);
+    if let Some(other) = named.filter(|named| !same(named)) {
         let text = format!(
             "is of the project {other:?}, and this config is of {project:?}: watch it with a config of its own"
         );
@@ -170,52 +176,46 @@ fn of_either_service(
 /// How the job is found, and the kind and the region that its resource name has.
 fn named(c: &mut Check, key: &str, raw: &RawVertexJob) -> (Named, Option<(JobKind, String)>) {
     let k = |name: &str| format!("{key}.{name}");
-    let ways = [raw.display_name.is_some(), raw.job.is_some(), !raw.labels.is_empty()];
-    if ways.iter().filter(|way| **way).count() != 1 {
-        c.wrong(key, "names its job by exactly one of display_name, job and labels");
-    }
-    if let Some(job) = &raw.job {
-        if let Some((kind, region, id)) = place(job).ok().filter(|(kind, _, id)| kind.is_id(id)) {
-            return (Named::Id(id), Some((kind, region)));
-        }
-        let text = "is no job; they look like \"projects/P/locations/us-central1/customJobs/123\"";
-        c.wrong(&k("job"), format!("{job:?} {text}"));
-        return (Named::default(), None);
-    }
-    if let Some(name) = &raw.display_name {
-        if name.is_empty() || name.chars().count() > NAME_MAX {
-            c.wrong(&k("display_name"), format!("must have 1 to {NAME_MAX} characters"));
-        }
-        return (Named::DisplayName(name.clone()), None);
-    }
     for (label, value) in &raw.labels {
         if let Err(why) = limits::job_label(label, value) {
             c.wrong(&k(&format!("labels.{label}")), why);
         }
     }
-    (Named::Labels(raw.labels.clone()), None)
+    match (&raw.display_name, &raw.job, raw.labels.is_empty()) {
+        (Some(name), None, true) if !name.is_empty() => (Named::DisplayName(name.clone()), None),
+        (None, None, false) => (Named::Labels(raw.labels.clone()), None),
+        (None, Some(job), true) => match place(job) {
+            Ok((kind, region, id)) if kind.is_id(&id) => (Named::Id(id), Some((kind, region))),
+            _ => {
+                let text =
+                    "is no job; they look like \"projects/P/locations/us-central1/customJobs/123\"";
+                c.wrong(&k("job"), format!("{job:?} {text}"));
+                Default::default()
+            }
+        },
+        _ => {
+            c.wrong(key, "names its job by exactly one of display_name, job and labels");
+            Default::default()
+        }
+    }
 }
 
 /// The body of a create: a CustomJobSpec as gcloud takes it, or a whole job.
-fn created(c: &mut Check, key: &str, path: &Path, named: &Named) -> Option<Value> {
+fn created(c: &mut Check, key: &str, path: &Path, raw: &RawVertexJob) -> Option<Value> {
     let unusable = |why: String| c.wrong(key, format!("{} {why}", path.display()));
     let mut job = described(path).map_err(unusable).ok()?;
+    if raw.job.is_some() {
+        c.wrong(key, "and `job` exclude each other: the id of a job is not chosen");
+    }
     // It has to be found again as it was not found now.
-    match named {
-        Named::DisplayName(name) => job["displayName"] = json!(name),
-        Named::Labels(labels) => {
-            for (key, value) in labels {
-                job["labels"][key] = json!(value);
-            }
-            if job.get("displayName").is_none() {
-                job["displayName"] = json!(path.file_stem().map(|stem| stem.to_string_lossy()));
-            }
-        }
-        Named::Id(_) => c.wrong(key, "and `job` exclude each other: the id of a job is not chosen"),
+    for (label, value) in &raw.labels {
+        job["labels"][label] = json!(value);
+    }
+    if raw.display_name.is_some() || job.get("displayName").is_none() {
+        job["displayName"] = json!(raw.display_name.as_ref().or(raw.name.as_ref()));
     }
     for (label, value) in job["labels"].as_object().into_iter().flatten() {
-        let text = value.as_str().ok_or_else(|| format!("label {label:?} is not text"));
-        if let Err(why) = text.and_then(|text| limits::job_label(label, text)) {
+        if let Err(why) = limits::job_label(label, value.as_str().unwrap_or("?")) {
             c.wrong(key, format!("{}: {why}", path.display()));
         }
     }

@@ -351,9 +351,7 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, (said, now): (Timesta
 /// or failed by itself.
 fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
     change(fleet, slot, |record| {
-        // The machine of a submission that is owed stays.
-        let machine = record.resubmitted.machine.take().filter(|_| record.recovery.is_some());
-        record.resubmitted = Resubmitted { machine, ..Resubmitted::default() };
+        record.resubmitted = Resubmitted::default();
         let condition = record.verdict.condition;
         let deleted = record.verdict.hold == Some(HoldReason::Deleted);
         let held = record.decision.as_ref().and_then(|decision| decision.hold);

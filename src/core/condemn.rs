@@ -138,7 +138,7 @@ fn open(
     let counts =
         !matches!(condition, Condition::Deleting | Condition::Finished | Condition::RequestFailed)
             && !stillborn;
-    resubmission::count(record, ctx.slot, condition);
+    resubmission::count(record, condition);
     if counts {
         _ = runs::ended(record, condition, turn);
         let window = ctx.slot.policy.attempts.window;

@@ -104,7 +104,7 @@ impl SlotCtx<'_> {
         let learned = self.record.spec.clone().unwrap_or_else(NodeSpec::empty);
         let spec = learned.in_zone(&self.record.zone).overlaid(&self.slot.create);
         let spec = spec.for_filling(&self.slot.filling);
-        spec.on_machine(self.slot.filling.next(&self.record.resubmitted))
+        spec.on_machine(self.record.next_machine(&self.slot.filling))
     }
 
     /// The kind of thing that fills the slot, as it was found.

@@ -110,7 +110,7 @@ fn one(settings: &Settings, slot: &SlotSettings, record: &SlotRecord, now: Times
     };
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
     let wanted = learned.clone().in_zone(slot.next_zone(&record.zone)).overlaid(&slot.create);
-    let wanted = wanted.on_machine(slot.filling.next(&record.resubmitted));
+    let wanted = wanted.on_machine(record.next_machine(&slot.filling));
     let supervisor = slot.supervisor.as_deref();
     let mut body = wanted.render(&settings.owner, &record.name, &order, supervisor);
     let (mut shown, mut deletes) = (learned.body().clone(), record.incarnation.clone());

@@ -14,7 +14,7 @@ use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::{elapsed, span};
-use crate::model::training::{Outgrown, Resubmitted, Training};
+use crate::model::training::{Resubmitted, Training};
 
 use super::location;
 use super::turn::Turn;
@@ -124,22 +124,16 @@ pub fn elsewhere(record: &SlotRecord, slot: &SlotSettings) -> Option<String> {
 }
 
 /// The present job is condemned: the next submission counts by what ended this one.
-pub fn count(record: &mut SlotRecord, slot: &SlotSettings, condition: Condition) {
-    let Some(of) = slot.filling.training().filter(|_| is_over(record, condition)) else { return };
+pub fn count(record: &mut SlotRecord, condition: Condition) {
     let (mut counts, class) = (since_progress(record), class(record, condition));
     let never_began = matches!(class, Some(FailureClass::StockOut | FailureClass::Quota));
     // Nor does a person's own wish count.
-    if !never_began && condition != Condition::Requested {
-        // Of one that ran out of memory alone.
-        if let Some(from) = record.seen.as_ref().and_then(|seen| seen.outgrown.clone()) {
-            let to = of.machine_after(&from).cloned();
-            counts.machine = to.map(|to| Outgrown { from, to });
-        }
+    if is_over(record, condition) && !never_began && condition != Condition::Requested {
         counts.fruitless += 1;
         counts.transient += u32::from(class == Some(FailureClass::TransientExit));
         counts.job += u32::from(class == Some(FailureClass::Internal));
+        record.resubmitted = counts;
     }
-    record.resubmitted = counts;
 }
 
 /// Why the job is not submitted again before a person has looked.
@@ -183,9 +177,8 @@ fn is_over(record: &SlotRecord, condition: Condition) -> bool {
 /// The counts as they stand: a newer complete checkpoint ends them.
 fn since_progress(record: &SlotRecord) -> Resubmitted {
     let step = record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
-    let known = record.resubmitted.clone();
-    let machine = known.machine.clone();
-    if step > known.step { Resubmitted { step, machine, ..Resubmitted::default() } } else { known }
+    let known = record.resubmitted;
+    if step > known.step { Resubmitted { step, ..Resubmitted::default() } } else { known }
 }
 
 /// The cause of its end, where that decides which count it is.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ids::Incarnation;
 use super::spec::NodeSpec;
-use super::training::{JobKind, Outgrown, Resubmitted, Training};
+use super::training::{JobKind, Training};
 use super::traits::Traits;
 
 /// The thing that is read, created and deleted for a slot.
@@ -104,12 +104,6 @@ impl Filling {
             Filling::Node | Filling::QueuedResource(_) => None,
             Filling::Training(job) => Some(job),
         }
-    }
-
-    /// The machine type of the next submission, in the place of another, while the config names it.
-    pub fn next<'m>(&self, resubmitted: &'m Resubmitted) -> Option<&'m Outgrown> {
-        let named = &self.training()?.next_machine;
-        resubmitted.machine.as_ref().filter(|machine| named.contains(&machine.to))
     }
 
     /// The same once what fills the slot is known: a name may be that of jobs of two kinds.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::command::Pause;
 use super::condition::{Condition, Kind, Verdict};
 use super::failure::Failure;
-use super::filling::{Deletable, RequestTimes};
+use super::filling::{Deletable, Filling, RequestTimes};
 use super::ids::{Incarnation, RunOrder};
 use super::job::JobState;
 use super::lookup::CreateCheck;
@@ -309,6 +309,12 @@ impl SlotRecord {
     /// Its training job has ended, and stays where it is.
     pub fn has_ended(&self) -> bool {
         self.incarnation.is_some() && self.seen.as_ref().is_some_and(|seen| seen.ended)
+    }
+
+    /// The machine type that its training job ran out of memory on, and the one that the config names after it.
+    pub fn next_machine<'m>(&'m self, filling: &'m Filling) -> Option<(&'m str, &'m str)> {
+        let outgrown = self.seen.as_ref()?.outgrown.as_deref()?;
+        Some((outgrown, filling.training()?.machine_after(outgrown)?))
     }
 
     /// No node of it is there: missing, or between a delete and its create.

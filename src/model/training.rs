@@ -151,10 +151,10 @@ impl Training {
     }
 
     /// The machine type after this one, for a job that ran out of memory on it.
-    pub fn machine_after(&self, present: &str) -> Option<&String> {
+    pub fn machine_after(&self, present: &str) -> Option<&str> {
         let index = self.next_machine.iter().position(|machine| machine == present);
         let next = self.next_machine.get(index.map_or(0, |index| index + 1));
-        next.filter(|_| !present.is_empty())
+        next.filter(|_| !present.is_empty()).map(String::as_str)
     }
 }
 
@@ -208,17 +208,8 @@ pub enum Strategy {
     FlexStart(Duration),
 }
 
-/// A machine type that a job has run out of memory on, and the next one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outgrown {
-    /// The type that did not do.
-    pub from: String,
-    /// The type in its place.
-    pub to: String,
-}
-
 /// Submissions since the newest checkpoint, by what ended the job before.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Resubmitted {
     /// Internal errors, and reasons that no rule knows.
@@ -229,9 +220,6 @@ pub struct Resubmitted {
     pub fruitless: u32,
     /// The step of the newest complete checkpoint then.
     pub step: Option<u64>,
-    /// A machine type that the next submission has in the place of another.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub machine: Option<Outgrown>,
 }
 
 impl Resubmitted {

@@ -8,9 +8,8 @@ use crate::model::spec::NodeSpec;
 pub(super) fn specification(case: &Case) -> NodeSpec {
     let (record, slot) = (case.record, case.slot);
     let learned = record.spec.clone().unwrap_or_else(NodeSpec::empty);
-    let named = slot.filling.training().map_or(&[][..], |of| &of.next_machine);
-    let machine = record.resubmitted.machine.as_ref();
-    let machine = machine.filter(|machine| named.contains(&machine.to));
+    let outgrown = record.seen.as_ref().and_then(|seen| seen.outgrown.as_deref());
+    let next = |from| Some((from, slot.filling.training()?.machine_after(from)?));
     let spec = learned.in_zone(&record.zone).overlaid(&slot.create);
-    spec.for_filling(&slot.filling).on_machine(machine)
+    spec.for_filling(&slot.filling).on_machine(outgrown.and_then(next))
 }

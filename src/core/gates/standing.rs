@@ -197,7 +197,7 @@ pub fn job_held(subject: Subject) -> Option<Obstacle> {
 /// A submission as the config wants it, which the job can't have: told while it runs.
 pub fn impossible(subject: Subject) -> Option<Obstacle> {
     let of = subject.slot.filling.training()?;
-    let next = subject.slot.filling.next(&subject.record.resubmitted);
+    let next = subject.record.next_machine(&subject.slot.filling);
     let spec = subject.record.spec.clone()?.on_machine(next);
     let why = possible::obstacle(&spec, of)?;
     let why = format!("it can't be submitted again as the config wants: {why}");

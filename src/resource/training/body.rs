@@ -11,7 +11,7 @@ use crate::model::ids::{OWNER_KEY, RUN_KEY};
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
 use crate::model::submission::JobView;
 use crate::model::training::{
-    ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL, Named, Outgrown, Strategy, Training,
+    ATTEMPT_LABEL, JobKind, LINEAGE_LABEL, NONCE_LABEL, Named, Strategy, Training,
 };
 
 /// Labels take so many characters. Source: aiplatform v1, `CustomJob.labels`.
@@ -25,12 +25,11 @@ const OUTPUT_ONLY: [&str; 16] = [
 
 impl NodeSpec {
     /// The specification of a job with another machine type in the place of one that it has.
-    pub fn on_machine(self, machine: Option<&Outgrown>) -> NodeSpec {
-        let Some(Outgrown { from, to }) = machine else { return self };
-        let mut body = self.body().clone();
-        let job = body.get_mut(TRAINING_KEY);
-        let field = job.as_deref().map_or("", |job| JobKind::of(job).spec());
-        let Some(Value::Object(spec)) = job.and_then(|job| job.get_mut(field)) else { return self };
+    pub fn on_machine(mut self, machine: Option<(&str, &str)>) -> NodeSpec {
+        let (Some((from, to)), Some(kind)) = (machine, self.job_kind()) else { return self };
+        let job = self.body_mut().get_mut(TRAINING_KEY);
+        let spec = job.and_then(|job| job.get_mut(kind.spec())?.as_object_mut());
+        let Some(spec) = spec else { return self };
         // Of a legacy job each role has a field for its type, and no other field has such a value.
         for value in spec.values_mut().filter(|value| **value == *from) {
             *value = json!(to);
@@ -46,7 +45,7 @@ impl NodeSpec {
                 *count = json!(gpus);
             }
         }
-        NodeSpec::new(body)
+        self
     }
 }
 
