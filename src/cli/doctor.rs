@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use jiff::Timestamp;
 
+use super::bucket;
 use super::findings::{Finding, Told, doubt, fine, missing};
 use super::names::no_slot;
 use super::proposal::never_seen;
@@ -177,6 +178,7 @@ async fn of_slot(
     all.extend(could_follow(clients, is_tpu, &next, account, deadline).await);
     let trouble = record.is_some_and(|record| record.job.trouble.is_some());
     all.extend(checkpoints(clients, slot, trouble).await);
+    all.extend(bucket::of_job(clients, slot, learned.as_ref(), deadline).await);
     all
 }
 

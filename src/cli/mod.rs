@@ -2,6 +2,7 @@
 //! config, 3 an operator is needed.
 
 mod acknowledge;
+mod bucket;
 mod changes;
 mod check;
 mod demo;

@@ -185,6 +185,7 @@ pub fn clients(config: &Config) -> Result<Clients, Failed> {
         resource_manager: config.api.resource_manager.clone(),
         iam: config.api.iam.clone(),
         quotas: config.api.quotas.clone(),
+        storage: Some(config.api.storage_base().to_owned()),
     };
     let tpu = TpuClient::new(http, &config.api.tpu, config.api.version, &settings.project)
         .with_checks(checks)

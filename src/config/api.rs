@@ -109,7 +109,7 @@ const DEFAULT_LISTEN: &str = "127.0.0.1:9470";
 const DEFAULT_TPU: &str = "https://tpu.googleapis.com";
 const DEFAULT_VERTEX: &str = "https://{region}-aiplatform.googleapis.com";
 const DEFAULT_ML: &str = "https://ml.googleapis.com";
-const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
+pub const DEFAULT_STORAGE: &str = "https://storage.googleapis.com";
 
 const DEFAULT_RESOURCE_MANAGER: &str = "https://cloudresourcemanager.googleapis.com";
 const DEFAULT_IAM: &str = "https://iam.googleapis.com";

@@ -79,6 +79,13 @@ pub struct ApiSettings {
     pub anonymous: bool,
 }
 
+impl ApiSettings {
+    /// The endpoint of Cloud Storage.
+    pub fn storage_base(&self) -> &str {
+        self.storage.as_deref().unwrap_or(api::DEFAULT_STORAGE)
+    }
+}
+
 /// A loaded config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {

@@ -63,21 +63,8 @@ pub fn slot(
         c.wrong(&k("stall"), text);
     }
     let either = known.is_none() && !restart_study;
-    let next_machine = raw.next_machine.clone().unwrap_or_default();
-    let training = Training {
-        kind,
-        either,
-        named,
-        regions,
-        create,
-        strategy,
-        next_machine,
-        ..Training::default()
-    };
-    let spec = body::first(("", key), &training);
-    if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training)) {
-        c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
-    }
+    let training =
+        Training { kind, either, named, regions, create, strategy, ..Training::default() };
     of_either_service(c, key, raw, training, fleet)
 }
 
@@ -161,6 +148,10 @@ fn of_either_service(
         next_machine,
         ..training
     };
+    let spec = body::first(("", key), &training);
+    if let Some(why) = spec.and_then(|spec| possible::obstacle(&spec, &training)) {
+        c.wrong(&k("create"), format!("describes a job that is not possible so: {why}"));
+    }
     SlotSettings {
         name,
         zones: training.regions.clone(),

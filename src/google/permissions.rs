@@ -39,6 +39,24 @@ impl TpuClient {
         Some(answer.map(lacks))
     }
 
+    /// The location of a bucket, and its type (`region`, `dual-region`, `multi-region`), in Google's words
+    /// (`buckets.get` of the Cloud Storage JSON API).
+    ///
+    /// # Errors
+    /// When it can't be read: it takes a right that reading the objects does not.
+    pub async fn bucket_location(
+        &self,
+        bucket: &str,
+        deadline: Instant,
+    ) -> Result<(String, String), Failure> {
+        let base = self.checks.storage.as_deref().unwrap_or_default();
+        let bucket = encode(bucket);
+        let url = format!("{base}/storage/v1/b/{bucket}?fields=location,locationType");
+        let raw = self.http.read("buckets.get", Method::GET, &url, None, deadline).await?;
+        let text = |key: &str| raw[key].as_str().unwrap_or_default().to_owned();
+        Ok((text("location"), text("locationType")))
+    }
+
     /// Names the account that the credentials are of, for refusals.
     pub fn asks_as(&self, account: String) {
         self.http.asks_as(account);

@@ -64,6 +64,8 @@ pub struct CheckEndpoints {
     pub iam: Option<String>,
     /// The Cloud Quotas API, for `doctor` alone.
     pub quotas: Option<String>,
+    /// Cloud Storage, for `doctor` alone.
+    pub storage: Option<String>,
 }
 
 impl TpuClient {

@@ -76,7 +76,7 @@ impl NodeSpec {
         if let Some(labels) = self.body().get("labels").and_then(Value::as_object) {
             for (key, value) in labels {
                 let value = value.as_str().ok_or_else(|| format!("label {key:?} is not text"))?;
-                // Those of a job that was read were taken by its API, whose rule is another one.
+                // A job that was read has labels that its API took, by another rule.
                 if is_node {
                     label(key, value)?;
                 }

@@ -80,6 +80,7 @@ fn service(method: &str) -> &'static str {
         "projects.testIamPermissions" => "resource_manager",
         "serviceAccounts.testIamPermissions" => "iam",
         "quotaInfos.list" => "quotas",
+        "buckets.get" => "storage",
         _ if method.starts_with("customJobs.") => "vertex",
         _ if method.starts_with("hyperparameterTuningJobs.") => "vertex",
         _ if method.starts_with("ml.") => "ai_platform",

@@ -56,6 +56,8 @@ pub struct Cloud {
     pub left_behind: BTreeMap<String, Option<Duration>>,
     /// Permissions that the caller lacks; all others are granted.
     pub denied: BTreeSet<String>,
+    /// The regions of buckets that have one; others are multi-regional.
+    pub bucket_regions: BTreeMap<String, String>,
     /// The quotas of the Cloud TPU API, as the Cloud Quotas API lists them.
     pub quota_infos: Vec<Value>,
     /// Accelerator types and runtime versions that a zone does not offer, by zone and name.

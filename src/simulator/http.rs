@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use super::api;
 use super::cloud::Cloud;
 use super::wire::{Reply, Request};
-use super::{metadata, storage};
+use super::{metadata, rights, storage};
 
 /// The metadata server looks for a change so often, and answers without one after so long.
 const LOOKS_AGAIN: Duration = Duration::from_millis(20);
@@ -186,6 +186,10 @@ impl Simulator {
             }
             if path == metadata::EMAIL_PATH {
                 return Reply::new(200, metadata::EMAIL.to_owned());
+            }
+            if let Some(bucket) = path.strip_prefix("storage/v1/b/") {
+                let (status, body) = rights::bucket(cloud, bucket);
+                return json(status, &body);
             }
             if method == "GET" && query.contains_key("list-type") {
                 let body = storage::list(cloud, path.trim_end_matches('/'), &query).into_bytes();

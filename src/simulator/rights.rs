@@ -34,6 +34,21 @@ pub(super) fn answer(cloud: &Cloud, request: &Request) -> Option<Answer> {
     Some((200, if granted.is_empty() { json!({}) } else { json!({"permissions": granted}) }))
 }
 
+/// Where a bucket is (`buckets.get` of the Cloud Storage JSON API).
+pub(super) fn bucket(cloud: &Cloud, name: &str) -> Answer {
+    const GET: &str = "storage.buckets.get";
+    if cloud.denied.contains(GET) {
+        return error(
+            403,
+            format!("The caller does not have {GET} access to the Google Cloud Storage bucket."),
+        );
+    }
+    match cloud.bucket_regions.get(name) {
+        Some(region) => (200, json!({"location": region.to_uppercase(), "locationType": "region"})),
+        None => (200, json!({"location": "US", "locationType": "multi-region"})),
+    }
+}
+
 /// Answers `quotaInfos.list` of the Cloud Quotas API v1.
 pub(super) fn quota_infos(cloud: &Cloud) -> Answer {
     const READ: &str = "cloudquotas.quotas.get";

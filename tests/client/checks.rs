@@ -76,8 +76,11 @@ async fn check_of(
 ) -> (CreateCheck, Vec<String>) {
     let (base, calls): (String, Calls) = server(answer).await;
     let base_of = |asked: bool| asked.then(|| base.clone());
-    let checks =
-        CheckEndpoints { resource_manager: base_of(asked), iam: base_of(asked), quotas: None };
+    let checks = CheckEndpoints {
+        resource_manager: base_of(asked),
+        iam: base_of(asked),
+        ..CheckEndpoints::default()
+    };
     let client = client_of_a_user(&base, None).with_checks(checks);
     let found = client.create_check(next, in_a_minute()).await;
     let mut paths: Vec<String> =
@@ -169,6 +172,7 @@ async fn anonymous_credentials_ask_nothing() {
     let (simulator, client, _) = crate::peer(std::time::Duration::from_secs(5)).await;
     let base = Some("http://127.0.0.1:1".to_owned());
     let client = client.with_checks(CheckEndpoints {
+        storage: None,
         resource_manager: base.clone(),
         iam: base,
         quotas: None,

@@ -110,6 +110,26 @@ fn a_job_that_names_a_service_account_needs_the_right_to_act_as_it() {
     let (code, text) = doctor(&rig, &["--node", slot]);
     assert!(code == 3 && text.contains(missed) && text.contains("1 thing missing"), "{text}");
     assert!(text.contains("add-iam-policy-binding trainer@p.iam.gserviceaccount.com"), "{text}");
+    // Where its checkpoints are, and where it runs.
+    rig.simulator.with(|cloud| {
+        cloud.denied.clear();
+        _ = cloud.bucket_regions.insert("far".to_owned(), "europe-west4".to_owned());
+    });
+    let saves = |uri: &str| {
+        let config = std::fs::read_to_string(rig.config()).unwrap();
+        let at = config.find("display_name = \"sft\"").unwrap();
+        let line = format!("{}checkpoint = \"{uri}\"\n{}", &config[..at], &config[at..]);
+        std::fs::write(rig.config(), line).unwrap();
+        let told = doctor(&rig, &["--node", slot]).1;
+        std::fs::write(rig.config(), config).unwrap();
+        told.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = saves("gs://far/sft");
+    assert!(text.contains("gs://far is in europe-west4 alone"), "{text}");
+    assert!(saves("gs://near/sft").contains("gs://near is in us (multi-region)"));
+    rig.simulator.with(|cloud| _ = cloud.denied.insert("storage.buckets.get".to_owned()));
+    assert!(saves("gs://far/sft").contains("it takes storage.buckets.get"));
+    rig.simulator.with(|cloud| _ = cloud.denied.insert("iam.serviceAccounts.actAs".to_owned()));
     // One that is not there yet, and that the config describes.
     let described = "workerPoolSpecs:\n- machineSpec: {machineType: g2-standard-12}\n  replicaCount: 1\nserviceAccount: other@p.iam.gserviceaccount.com\n";
     std::fs::write(rig.folder.path().join("job.yaml"), described).unwrap();

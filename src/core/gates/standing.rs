@@ -204,10 +204,10 @@ pub fn impossible(subject: Subject) -> Option<Obstacle> {
     Some(Obstacle::new(HoldReason::NotPossible, why))
 }
 
-/// A study that begins anew by an operator's word alone: told while it runs.
+/// A job that starts over by an operator's word alone: told while it runs.
 fn study(subject: Subject) -> Option<Obstacle> {
     let of = subject.slot.filling.training()?;
-    let kind = subject.record.spec.as_ref()?.job_kind();
+    let held = possible::takes_consent(subject.record.spec.as_ref()?.job_kind()?, of);
     let text = || {
         format!(
             "a new submission would begin its study with the first trial: where it fails, `retry {}` submits it, and restart_study = true does so \
@@ -215,7 +215,6 @@ fn study(subject: Subject) -> Option<Obstacle> {
             subject.record.name
         )
     };
-    let held = kind == Some(JobKind::Tuning) && !of.restart_study;
     held.then(|| Obstacle::new(HoldReason::JobFailed, text()))
 }
 

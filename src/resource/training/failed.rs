@@ -14,7 +14,9 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::hold::HoldReason;
 use crate::model::submission::{JobState, JobView};
 use crate::model::time::elapsed;
-use crate::model::training::{JobKind, Training};
+use crate::model::training::Training;
+
+use super::possible::takes_consent;
 
 /// The error of a job that failed is there about a minute after its end, or will not come.
 const ERROR_WITHIN: Duration = Duration::from_secs(300);
@@ -81,9 +83,8 @@ fn exit_codes(lower: &str) -> Vec<i64> {
 pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Option<Failure>) {
     let is = job.shown();
     let held = |condition, text: String, hold| (Verdict::held(condition, text, hold), None);
-    let consents = job.kind != JobKind::Tuning || of.restart_study;
     let again = |condition, text: String, failure: Option<Failure>| {
-        if consents {
+        if !takes_consent(job.kind, of) {
             return (Verdict::new(condition, text), failure);
         }
         let then = "a new submission begins its study with the first trial, and pays finished ones again: `retry` submits it, restart_study = true does so each time";
