@@ -1,6 +1,7 @@
 //! Reads of nodes: through v2alpha1 where it answers, past entries that can't be read, worker by
 //! worker; and the delete operations on a node.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -252,33 +253,58 @@ async fn the_deletes_of_a_name_are_listed_from_all_pages_newest_first() {
     assert!(failure.message.contains("us-central2-b did not answer"), "{failure}");
 }
 
-#[tokio::test]
-async fn a_later_job_of_a_lineage_that_is_listed_is_read_by_its_list_alone() {
+/// A simulated service of training jobs, and a client of it.
+async fn training() -> (Simulator, TpuClient) {
     let simulator = Simulator::new(Cloud::new(Default::default()));
     let listener = Simulator::bind(([127, 0, 0, 1], 0).into()).await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(simulator.clone().serve(listener));
-    let submit = |labels: Value| {
-        let body = json!({"displayName": "sft", "labels": labels, "jobSpec": {"workerPoolSpecs": [{
-            "machineSpec": {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1},
-            "replicaCount": "1", "containerSpec": {"imageUri": "i"},
-        }]}});
-        let query = Default::default();
-        let path = "v1/projects/p/locations/us-central1/customJobs";
-        let request = wire::Request { method: "POST", path, query: &query, body: Some(body) };
-        let (status, job) = simulator.with(|cloud| api::handle(cloud, &request));
-        assert_eq!(status, 200, "{job}");
-        job["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()
-    };
-    let first = submit(json!({}));
-    let second = submit(json!({"tpu-watchdog-lineage": first, "tpu-watchdog-attempt": "1"}));
     let attempts: Arc<Attempts> = Arc::default();
     let http = Http::new(Credentials::Anonymous, Duration::from_secs(5), attempts).unwrap();
-    let client = TpuClient::new(http, &base, "v2", "p").with_training(&base, &base);
+    (simulator, TpuClient::new(http, &base, "v2", "p").with_training(&base, &base))
+}
+
+/// Submits a job with these labels. Returns its id.
+fn submit(simulator: &Simulator, labels: Value) -> String {
+    let body = json!({"displayName": "sft", "labels": labels, "jobSpec": {"workerPoolSpecs": [{
+        "machineSpec": {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1},
+        "replicaCount": "1", "containerSpec": {"imageUri": "i"},
+    }]}});
+    let (query, path) = (Default::default(), "v1/projects/p/locations/us-central1/customJobs");
+    let request = wire::Request { method: "POST", path, query: &query, body: Some(body) };
+    let (status, job) = simulator.with(|cloud| api::handle(cloud, &request));
+    assert_eq!(status, 200, "{job}");
+    job["name"].as_str().unwrap().rsplit('/').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_later_job_of_a_lineage_that_is_listed_is_read_by_its_list_alone() {
+    let (simulator, client) = training().await;
+    let first = submit(&simulator, json!({}));
+    let labels = json!({"tpu-watchdog-lineage": first, "tpu-watchdog-attempt": "1"});
+    let second = submit(&simulator, labels);
     let of = Training::one(JobKind::Custom, "us-central1", &first);
     let known = [first, second.clone()];
     let read = client.get_job(&of, ("sft", &known), "us-central1", in_a_minute()).await.unwrap();
     let Reading::Node(view) = read else { panic!("{read:?}") };
     assert_eq!(view.members.last(), Some(&second));
     assert_eq!(simulator.log().len(), 1, "the first job is of no interest: {:?}", simulator.log());
+}
+
+#[tokio::test]
+async fn jobs_are_read_page_by_page_and_a_page_that_fails_is_no_end_of_theirs() {
+    let (simulator, client) = training().await;
+    simulator.with(|cloud| cloud.page_max = Some(2));
+    for _ in 0..5 {
+        submit(&simulator, json!({}));
+    }
+    let kinds = BTreeMap::from([(JobKind::Custom, true)]);
+    let list = || client.list_jobs("us-central1", &kinds, None, in_a_minute());
+    assert_eq!(list().await.unwrap().len(), 5);
+    assert_eq!(simulator.log().len(), 3);
+    simulator.set_hook(Some(Box::new(|logged| {
+        let later = logged.path.contains("pageToken");
+        later.then(|| Fault::AnswerBefore(error(403, "PERMISSION_DENIED", "no more")))
+    })));
+    assert!(list().await.unwrap_err().message.contains("no more"));
 }

@@ -267,3 +267,62 @@ fn a_create_that_a_quota_refuses_is_asked_for_again_after_an_hour() {
         assert_eq!((service.jobs.len(), service.hold()), (2, None));
     }
 }
+
+#[test]
+fn a_submission_that_the_api_refuses_for_its_body_is_held_with_its_words() {
+    for (mut service, _) in of_each_service() {
+        service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+        let words = "Machine type \"a2-highgpu-1g\" is not allowed";
+        // Each region of the list has a say.
+        let held = (0..100).any(|_| {
+            if !service.world.actions.is_empty() {
+                let refused = Failure::new(FailureClass::BadRequest, words);
+                service.called(CallOutcome::Refused(refused));
+            }
+            service.world.wait(5);
+            service.poll();
+            service.hold() == Some(HoldReason::CannotCreate)
+        });
+        let told = service.world.fleet.slots["a"].decision.clone().unwrap();
+        assert!(held && told.reason.contains(words) && told.until.is_some(), "{told:?}");
+        assert_eq!(service.jobs.len(), 1);
+    }
+}
+
+#[test]
+fn a_job_that_expires_is_held_or_submitted_again_as_the_config_says() {
+    for (resubmits, jobs, hold) in [(true, 2, None), (false, 1, Some(HoldReason::TimeLimit))] {
+        let mut service = of_kind(JobKind::Custom, |of| of.outlives_timeout = resubmits);
+        service.make(REGION, job("sft"));
+        service.minutes(2);
+        service
+            .sets("JOB_STATE_EXPIRED", Some((4, "it waited for longer than its maxWaitDuration")));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (jobs, hold), "{resubmits}");
+    }
+}
+
+#[test]
+fn s13_spot_capacity_that_is_taken_back_for_ever_uses_up_preemptions() {
+    let mut service = Service::new();
+    service.world.fleet.settings.slots.get_mut("a").unwrap().policy.attempts.preemptions = 3;
+    for count in 1..=3 {
+        service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), (1 + count, None));
+    }
+    service.sets("JOB_STATE_FAILED", Some((0, "STOCKOUT")));
+    service.minutes(60);
+    assert_eq!((service.jobs.len(), service.hold()), (4, Some(HoldReason::Preemptions)));
+}
+
+#[test]
+fn a_job_whose_checkpoints_are_nowhere_is_submitted_again_once() {
+    let mut service = Service::new();
+    service.world.fleet.settings.slots.get_mut("a").unwrap().job = None;
+    for expected in [(2, None), (2, Some(HoldReason::NoProgress))] {
+        service.sets("JOB_STATE_FAILED", Some((13, "Internal error occurred")));
+        service.minutes(10);
+        assert_eq!((service.jobs.len(), service.hold()), expected);
+    }
+}
