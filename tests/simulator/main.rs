@@ -11,6 +11,8 @@ use tpu_watchdog::simulator::cloud::Cloud;
 use tpu_watchdog::simulator::trouble::{Event, Trouble};
 use tpu_watchdog::simulator::wire::Request;
 
+mod requests;
+
 const NODES: &str = "v2/projects/p/locations/us-central2-b/nodes";
 
 struct Api {
@@ -437,47 +439,4 @@ fn jobs_of_managed_training_carry_numbers_labels_and_a_late_error() {
     let legacy = json!({"jobId": "census_1", "trainingInput": {"region": "us-central1"}});
     assert_eq!(api.call("POST", "v1/projects/p/jobs", Some(legacy.clone())).0, 200);
     assert_eq!(api.call("POST", "v1/projects/p/jobs", Some(legacy)).0, 409);
-}
-
-#[test]
-fn a_request_with_a_time_of_its_own_begins_and_ends_by_it_and_v2_knows_nothing_of_it() {
-    let mut api = Api::new();
-    let requests =
-        |version| format!("{version}/projects/p/locations/us-central2-b/queuedResources");
-    let (alpha, v2) = (requests("v2alpha1"), requests("v2"));
-    let node = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
-    let body = json!({"tpu": {"nodeSpec": [{"nodeId": "a", "node": node}]},
-        "queueingPolicy": {"validAfterDuration": "60s"},
-        "provisioningModel": "FLEX_START", "runDuration": {"maxRunDuration": "100s"}});
-    let (status, answer) =
-        api.call("POST", &format!("{v2}?queuedResourceId=q"), Some(body.clone()));
-    assert_eq!(status, 400, "{answer}");
-    assert_eq!(api.call("POST", &format!("{alpha}?queuedResourceId=q"), Some(body)).0, 200);
-    let state = |api: &mut Api| {
-        let (_, shown) = api.call("GET", &format!("{alpha}/q"), None);
-        (shown["state"]["state"].as_str().unwrap().to_owned(), shown)
-    };
-    (0..5).for_each(|_| api.wait());
-    assert_eq!(state(&mut api).0, "WAITING_FOR_RESOURCES", "not before its time");
-    assert_eq!(api.call("POST", &format!("{alpha}/q:reset"), None).0, 400);
-    (0..2).for_each(|_| api.wait());
-    let (active, shown) = state(&mut api);
-    assert_eq!(active, "ACTIVE", "{shown}");
-    assert!(shown["runDuration"]["terminationTime"].is_string(), "{shown}");
-    let (_, hidden) = api.call("GET", &format!("{v2}/q"), None);
-    assert!(hidden.get("runDuration").is_none() && hidden.get("provisioningModel").is_none());
-    // A reset starts its machines again; the node is the same.
-    let (_, before) = api.call("GET", &format!("{NODES}/a"), None);
-    assert_eq!(api.call("POST", &format!("{alpha}/q:reset"), None).0, 200);
-    assert_eq!(api.call("GET", &format!("{NODES}/a"), None).1["state"], "RESTARTING");
-    api.wait();
-    let (_, after) = api.call("GET", &format!("{NODES}/a"), None);
-    assert_eq!((&after["state"], &after["id"]), (&json!("READY"), &before["id"]));
-    (0..10).for_each(|_| api.wait());
-    let (suspended, shown) = state(&mut api);
-    assert_eq!(
-        (suspended.as_str(), &shown["state"]["stateInitiator"]),
-        ("SUSPENDED", &json!("SERVICE"))
-    );
-    assert_eq!(api.call("GET", &format!("{NODES}/a"), None).0, 404, "its node is deleted");
 }
