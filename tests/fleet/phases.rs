@@ -11,7 +11,7 @@ use std::time::Duration;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tpu_watchdog::model::action::Record;
 use tpu_watchdog::model::fleet::Ledger;
 use tpu_watchdog::model::slot::SlotRecord;
@@ -59,7 +59,7 @@ struct Recorded {
     moments: BTreeMap<String, Moment>,
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct Moment {
     at: Ms,
     /// How many of the mutations had arrived.
@@ -95,10 +95,28 @@ fn state_stored_in_any_phase_in_a_bucket_is_taken_up_and_finished() {
     are_taken_up(true);
 }
 
+/// Moments that the run did not come by, each next to one that it did: of a recovery with this phase, and this call.
+const NEXT_TO: [(&str, &str, Option<&str>); 8] = [
+    ("deleting intended", "condemned", None),
+    ("deleting intended", "deleting", Some("unknown")),
+    ("deleting accepted", "deleting", Some("unknown")),
+    ("deleting accepted", "deleting", Some("observed")),
+    ("creating intended", "creating", Some("unknown")),
+    ("creating accepted", "creating", Some("unknown")),
+    ("creating accepted", "creating", Some("observed")),
+    ("booted none", "launched", None),
+];
+
 fn are_taken_up(in_a_bucket: bool) {
     let recorded: Recorded = serde_json::from_str(include_str!("phases/recorded.json")).unwrap();
     assert_eq!(recorded.moments.len(), 8);
-    for (name, moment) in recorded.moments {
+    let others = NEXT_TO.map(|(of, phase, call)| {
+        let mut moment = recorded.moments[of].clone();
+        let recovery = &mut moment.slot["recovery"];
+        (recovery["phase"], recovery["call"]) = (json!(phase), json!(call));
+        (format!("{of}, as {phase} {call:?}"), moment)
+    });
+    for (name, moment) in recorded.moments.clone().into_iter().chain(others) {
         let sent = &recorded.sent[..moment.sent];
         let until = moment.at + 100;
         // Its cloud numbered nodes otherwise.
