@@ -121,6 +121,11 @@ impl NodeView {
             || self.standing.as_ref().is_some_and(lost)
     }
 
+    /// Whether it is a node that is being made and shows no metadata yet: that may come later.
+    pub fn is_bare(&self) -> bool {
+        self.state == NodeState::Creating && self.raw.get("metadata").is_none()
+    }
+
     /// Whether it is a queued resource without any node.
     pub fn is_empty(&self) -> bool {
         self.machines.as_ref().is_some_and(BTreeMap::is_empty)

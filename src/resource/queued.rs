@@ -117,6 +117,7 @@ mod tests {
 
     use super::*;
     use crate::model::action::Reading;
+    use crate::model::node::NodeView;
 
     #[test]
     fn names_states_and_nodes_are_read_and_what_is_unknown_is_kept() {
@@ -147,6 +148,33 @@ mod tests {
         assert_eq!(view.state, RequestState::Other("LATER".into()));
         assert_eq!(view.nodes, ["s-0", "s-1"]);
         assert!(RequestView::parse(json!({"name": "projects/p/queuedResources/q"})).is_err());
+    }
+
+    #[test]
+    fn whose_a_request_is_stands_in_it_until_its_nodes_show_their_metadata() {
+        let of = "projects/p/locations/z/queuedResources/q";
+        let node = json!({"metadata": {OWNER_KEY: "theirs", SLOT_KEY: "n"}});
+        let request = RequestView::parse(json!({
+            "name": of, "createTime": "2026-06-01T12:00:00Z", "state": {"state": "ACTIVE"},
+            "tpu": {"nodeSpec": [{"nodeId": "n", "node": node}]},
+        }));
+        let request = request.unwrap();
+        let owner = |state: &str, metadata: Value| {
+            let mut raw = json!({
+                "name": "projects/p/locations/z/nodes/n", "id": "7", "createTime": "2026-06-01T12:01:00Z",
+                "state": state, "queuedResource": of, "metadata": metadata,
+            });
+            raw.as_object_mut().unwrap().retain(|_, value| !value.is_null());
+            let node = Arc::new(NodeView::parse(raw).unwrap());
+            match reading::reading("q", Some(&request), &[node]) {
+                Reading::Node(view) => view.owner.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(owner("CREATING", Value::Null).as_deref(), Some("theirs"));
+        assert_eq!(owner("CREATING", json!({OWNER_KEY: "ours"})).as_deref(), Some("ours"));
+        // A person has taken it out.
+        assert_eq!(owner("READY", Value::Null), None);
     }
 
     #[test]

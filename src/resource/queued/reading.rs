@@ -77,6 +77,7 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         .min_by_key(|node| node.run.as_ref().map_or(u64::MAX, |run| run.generation));
     let first =
         |value: fn(&NodeView) -> &Option<String>| nodes.iter().find_map(|node| value(node).clone());
+    let unsaid = nodes.iter().all(|node| node.is_bare());
     let seen = nodes.iter().fold(0_u64, |all, node| all.rotate_left(1) ^ node.fingerprint);
     let made = nodes.iter().filter_map(|n| Some((n.node.clone(), n.incarnation.as_ref()?.created)));
     // Indices of hosts go on from slice to slice, also past one that is not there.
@@ -99,8 +100,8 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
             [] => wanted.opted_out,
             all => all.iter().any(|node| node.opted_out),
         },
-        owner: node.map_or(wanted.owner, |_| first(|node| &node.owner)),
-        slot: node.map_or(wanted.slot, |_| first(|node| &node.slot)),
+        owner: if unsaid { wanted.owner } else { first(|node| &node.owner) },
+        slot: if unsaid { wanted.slot } else { first(|node| &node.slot) },
         out_of_step: out_of_step(nodes),
         run: behind.map_or(wanted.run, |node| node.run.clone()),
         supervised: match nodes {
