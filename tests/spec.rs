@@ -154,7 +154,7 @@ fn what_the_api_derives_is_not_sent_back() {
 
 #[test]
 fn marks_of_others_and_contradictions_are_never_sent() {
-    let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "protectionTier": "STANDARD",
+    let raw = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "protectionTier": "STANDARD", "bootDisk": {}, "useTpuVm": true,
         "labels": {"team": "llm", "goog-gke": "x", "tpu-watchdog": "off"},
         "schedulingConfig": {"spot": true, "preemptible": true, "provisioningModel": "STANDARD", "terminationTimestamp": "x"}});
     let spec = NodeSpec::learn(&raw).unwrap();

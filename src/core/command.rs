@@ -4,17 +4,19 @@ use jiff::Timestamp;
 
 use crate::model::command::{Command, CommandKind, Pause};
 use crate::model::condition::{Condition, Verdict};
-use crate::model::event::{CommandName, Event, What};
+use crate::model::event::{CallResult, CommandName, Event, Verb, What};
 use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::hold::HoldReason;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
+use crate::model::recovery::Call;
 use crate::model::relaunch::{Asked, Release};
 use crate::model::slot::{SlotRecord, Wish};
 use crate::model::time::{elapsed, span};
 use crate::model::training::Resubmitted;
 use crate::model::traits::BudgetOf;
 
+use super::moves::came_of;
 use super::turn::Turn;
 use super::{called_off, ending, relaunch, reload, runs, settle};
 
@@ -131,7 +133,7 @@ fn apply(fleet: &mut Fleet, command: &Command, turn: &mut Turn) {
         CommandKind::Retry { slot, from } => {
             let ended = fleet.slots.get(slot).is_some_and(ending::is_started_again_by_an_order);
             retry(fleet, slot, *from, (said, now));
-            submit_again(fleet, slot, &command.who, now);
+            submit_again(fleet, slot, &command.who, turn);
             if ended {
                 // However late it is read: what had ended is forgiven by now, and nothing else would start it.
                 relaunch(fleet, slot, &command.who, now);
@@ -349,16 +351,20 @@ fn retry(fleet: &mut Fleet, slot: &str, from: Option<u64>, (said, now): (Timesta
 
 /// A training job that has ended is submitted again where nothing else would: it had succeeded, was cancelled,
 /// or failed by itself.
-fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
+fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
+    let calls = |memory: &Memory| memory.pending.contains(&Pending::Call);
+    let (calling, now) = (fleet.memory.get(slot).is_some_and(calls), turn.now);
     change(fleet, slot, |record| {
+        if !record.traits().is_job {
+            return;
+        }
         record.resubmitted = Resubmitted::default();
         let condition = record.verdict.condition;
         let deleted = record.verdict.hold == Some(HoldReason::Deleted);
         let held = record.decision.as_ref().and_then(|decision| decision.hold);
         let unlisted = held == Some(HoldReason::CreateUnresolved) && record.incarnation.is_none();
-        if deleted || unlisted {
-            // A submission that a person deleted before it ran shows no more.
-            record.recovery.take_if(|recovery| recovery.phase == Phase::Creating);
+        if (deleted || unlisted) && !calling {
+            drop_submission(record, who, turn);
         }
         if deleted {
             // It is gone: missing from now on, and created like anything that is.
@@ -369,6 +375,20 @@ fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, now: Timestamp) {
             recreate(record, record.incarnation.clone(), who, now);
         }
     });
+}
+
+/// A submission that a person deleted before it ran shows no more: it is not waited for any longer.
+fn drop_submission(record: &mut SlotRecord, who: &str, turn: &mut Turn) {
+    let sent = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Creating);
+    let Some((cause, call)) = sent.map(|recovery| (recovery.cause, recovery.call.clone())) else {
+        return;
+    };
+    let why = format!("retry by {who}: its submission is not listed, and is not waited for");
+    if call != Some(Call::Observed) {
+        came_of(record, Verb::Create, CallResult::CalledOff, &why, turn);
+    }
+    record.recovery = None;
+    turn.tell(record, What::Withdrawn { cause }, why);
 }
 
 fn change(fleet: &mut Fleet, slot: &str, change: impl FnOnce(&mut SlotRecord)) {

@@ -15,7 +15,7 @@ use crate::model::hold::HoldReason;
 use crate::model::node::{Health, NodeState, NodeView, Symptom};
 use crate::model::phase::Phase;
 use crate::model::queued::RequestState;
-use crate::model::settings::SlotSettings;
+use crate::model::settings::{SlotSettings, WhenMissing};
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::time::{after, elapsed, span};
 
@@ -61,7 +61,7 @@ pub fn node(
     if let Some(verdict) = &view.standing {
         let runs = verdict.condition == Condition::Healthy;
         let stalled = if runs { resubmission::stalled(record, slot) } else { None };
-        return emptied(record, view, now).or(stalled).unwrap_or_else(|| verdict.clone());
+        return emptied(record, slot, view, now).or(stalled).unwrap_or_else(|| verdict.clone());
     }
     if let Some(condition) = by_state(&view.state) {
         return Verdict::new(condition, text);
@@ -106,7 +106,12 @@ pub fn node(
 }
 
 /// Why a queued resource that is ACTIVE has no node, as far as more is known than it says itself.
-fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdict> {
+fn emptied(
+    record: &SlotRecord,
+    slot: &SlotSettings,
+    view: &NodeView,
+    now: Timestamp,
+) -> Option<Verdict> {
     let standing = view.standing.as_ref().filter(|_| view.not_listed)?;
     let ended = view.times.ends_at.filter(|_| runs_out(view, now));
     let wanted = record
@@ -123,12 +128,21 @@ fn emptied(record: &SlotRecord, view: &NodeView, now: Timestamp) -> Option<Verdi
         return Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)));
     }
     // Spot capacity that is taken back is told by its request, or by the node itself.
-    let watched = record.deleted.as_ref().filter(|_| standing.condition == Condition::Preempted)?;
+    let lost = standing.condition == Condition::Preempted;
+    let asks = slot.policy.when_missing != WhenMissing::Create;
+    let watched = record.deleted.as_ref().filter(|_| lost && asks)?;
     let text = format!(
         "{}; {watched}. `retry {1}` replaces it, `forget {1}` keeps it gone",
         standing.evidence, record.name
     );
     Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
+}
+
+/// Whether a delete that was noticed came to nothing, or was a preemption that showed as one first.
+pub fn was_no_deletion(record: &SlotRecord, view: &NodeView) -> bool {
+    let taken_back = view.by_service && view.state == NodeState::Preempted;
+    let same = record.incarnation == view.incarnation && !record.traits().is_job;
+    same && (taken_back || view.state == NodeState::Ready)
 }
 
 /// Whether it is a queued resource that stays granted, and a node of it is being deleted.

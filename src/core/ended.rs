@@ -73,6 +73,9 @@ pub fn taken_in(
     reading
 }
 
+/// Why a job whose cancel was seen, and was not ours, is left alone.
+const CANCELLED: &str = "a person had cancelled it";
+
 /// Whether a training job has ended so.
 fn ended_as(view: &NodeView, condition: Condition) -> bool {
     view.ended && view.standing.as_ref().is_some_and(|of| of.condition == condition)
@@ -84,10 +87,14 @@ pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
     // The service cancels what runs into its time limit, and tells why only at the end.
     let held = view.standing.as_ref().and_then(|of| of.hold);
     let limit = ended_as(view, Condition::Terminated) || held == Some(HoldReason::TimeLimit);
+    if limit && record.deleted.as_deref() == Some(CANCELLED) {
+        // Its words came after its end.
+        record.deleted = None;
+    }
     let same = record.incarnation == view.incarnation && view.ended && !(ours || limit);
     let cancelling = |seen: &Seen| seen.state == JobState::Cancelling.as_str();
     if same && record.seen.as_ref().is_some_and(cancelling) {
-        record.deleted = Some("a person had cancelled it".to_owned());
+        record.deleted = Some(CANCELLED.to_owned());
     }
 }
 

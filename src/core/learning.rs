@@ -133,8 +133,11 @@ fn differences(
         // So is Spot through v2alpha1 told by its model, too.
         let queue = key == "queuedResource.queueingPolicy"
             || view.spot && key == "queuedResource.provisioningModel";
+        // A former version learned them otherwise.
+        let named = ["queuedResource.nodeSpec", "bootDisk", "useTpuVm"].contains(&key.as_str());
         !(configured
             || queue
+            || named
             || labelled
             || whole(field == "metadata" && !create.metadata.is_empty()))
     });

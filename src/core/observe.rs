@@ -467,6 +467,9 @@ fn notice_deletion(
     now: Timestamp,
 ) {
     ended::notice_cancel(record, view);
+    if diagnose::was_no_deletion(record, view) && record.deleted.take().is_some() {
+        dirty.insert(record.name.clone());
+    }
     let inside = diagnose::loses_its_node(view);
     let Some(seen) = record.seen.as_ref().filter(|_| view.state == NodeState::Deleting || inside)
     else {

@@ -201,8 +201,11 @@ pub fn failed(ctx: &mut SlotCtx, turn: &mut Turn) {
     let zone = ctx.record.zone.clone();
     answers::refused(ctx.record, ctx.slot, ctx.ledger, failure.clone(), turn);
     ctx.budget.ledger_changed = true;
+    // A refusal that holds says by itself when it is tried again.
+    let holds = ctx.slot.filling.traits().is_held_by_refusal;
     let Some(recovery) = &mut ctx.record.recovery else { return };
     let closes = match then(&failure) {
+        _ if holds => false,
         Then::Again => false,
         Then::Halt => true,
         Then::OnceMore => {
@@ -232,8 +235,8 @@ fn then(failure: &Failure) -> Then {
     use FailureClass::*;
     let held = |text: &Text| text.section == Section::Api && text.action == Action::Hold;
     match failure.class {
-        // One that was never given, or of another service, is given by people.
-        Quota if texts::explain(&failure.message).is_some_and(held) => Then::Halt,
+        // One that was never given, or of another service, is given by people; what was just deleted may still count.
+        Quota if texts::explain(&failure.message).is_some_and(held) => Then::OnceMore,
         // Another one ends with what is deleted or granted: it is tried again at `backoff.max`.
         StockOut | Quota | Rate | PreemptedInCreation => Then::Again,
         // A training job has counts of its own for these.

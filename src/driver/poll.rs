@@ -25,7 +25,7 @@ pub struct Plan {
     pub zones: Vec<String>,
     /// The ones whose queued resources are listed as well.
     pub requests: BTreeSet<String>,
-    /// The regions whose training jobs are listed, and the kinds of these, each with whether it has to be listed.
+    /// The regions whose training jobs are listed, and the kinds of these, each with whether a slot is known to be of it.
     pub jobs: BTreeMap<String, BTreeMap<JobKind, bool>>,
     /// A listing that takes longer has failed.
     pub limit: Duration,
@@ -56,7 +56,7 @@ pub fn plan(fleet: &Fleet) -> Plan {
         let Some(of) = filling.training() else { continue };
         for region in slot.zones.iter().chain(lived_in(slot)) {
             let listed = jobs.entry(region.clone()).or_default();
-            of.kinds().for_each(|kind| *listed.entry(kind).or_default() |= kind == of.kind);
+            of.kinds().for_each(|kind| *listed.entry(kind).or_default() |= !of.either);
         }
     }
     let is_job = |stray: &&Stray| stray.twin.is_some();

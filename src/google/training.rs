@@ -39,9 +39,9 @@ const LIVE: [&str; 4] = ["QUEUED", "PREPARING", "RUNNING", "CANCELLING"];
 const TAKEN_MAX: u32 = 5;
 
 impl TpuClient {
-    /// The jobs of a region, of these kinds, each with whether it has to be listed: those that a filter takes, or that have
-    /// not ended, since those that have grow in number for ever. A kind that is looked for on the chance, and that the account
-    /// may not list, is left out.
+    /// The jobs of a region, of these kinds, each with whether a slot is known to be of it: those that a filter takes, or
+    /// that have not ended, since those that have grow in number for ever. A kind that is looked for on the chance, and that
+    /// the account may not list, is left out, as long as another can be listed.
     ///
     /// # Errors
     /// When any page, or any entry, can't be read: what it lacks would look ended.
@@ -52,29 +52,35 @@ impl TpuClient {
         filter: Option<&str>,
         deadline: Instant,
     ) -> Result<Vec<JobView>, Failure> {
-        let mut jobs = Vec::new();
-        for (&kind, has_to_be) in kinds {
+        let (mut jobs, mut refused) = (None, None);
+        for (&kind, is_known) in kinds {
             let (parent, collection) = (self.jobs_url(kind, region), kind.collection());
             let filter = encode(&filter.map_or_else(|| live(kind), str::to_owned));
             let url = format!("{parent}?pageSize={PAGE_SIZE}&filter={filter}");
+            let mut listed = Vec::new();
             let read = self.each_page(method!(kind, "list"), &url, deadline, |mut page| {
                 for raw in answers::list(&mut page, collection)? {
-                    jobs.push(JobView::parse(raw)?);
+                    listed.push(JobView::parse(raw)?);
                 }
                 answers::next_page(&page)
             });
             match read.await.map_err(|failure| of_kind(kind, failure)) {
-                Err(why) if !has_to_be && why.class == FailureClass::Permission => {
+                Ok(()) => jobs.get_or_insert_with(Vec::new).extend(listed),
+                Err(why) if !is_known && why.class == FailureClass::Permission => {
                     if self.is_news(format!("{region} {collection}")) {
                         tracing::warn!(
                             "{collection} of {region} can't be listed: {why}; a slot that is named by display_name or labels is not looked for among them"
                         );
                     }
+                    refused = Some(why);
                 }
-                read => read?,
+                Err(why) => return Err(why),
             }
         }
-        Ok(jobs)
+        match (jobs, refused) {
+            (None, Some(why)) => Err(why),
+            (jobs, _) => Ok(jobs.unwrap_or_default()),
+        }
     }
 
     /// The job of a slot, whether it lives or has ended: in one region by its lineage, once that is among the `known`
@@ -103,7 +109,7 @@ impl TpuClient {
                 (all.join(" AND "), None)
             }
         };
-        let kinds: BTreeMap<_, _> = of.kinds().map(|kind| (kind, kind == of.kind)).collect();
+        let kinds: BTreeMap<_, _> = of.kinds().map(|kind| (kind, !of.either)).collect();
         let here = [region.to_owned()];
         // One that was never seen may have ended anywhere.
         let regions = if lineage.is_none() { of.regions.as_slice() } else { &here };

@@ -17,8 +17,8 @@ pub fn is_taken_back(around: &Value) -> bool {
 }
 
 /// A capacity that the config chooses does not take along the tier, the model and the reservation of the one that was
-/// learned.
-pub fn agree(body: &mut Map<String, Value>) {
+/// learned. `says_spot`: it says whether that is Spot.
+pub fn agree(body: &mut Map<String, Value>, says_spot: bool) {
     let scheduling = body.get_mut("schedulingConfig").and_then(Value::as_object_mut);
     let flag = |of: &Map<String, Value>, key: &str| of.get(key) == Some(&Value::Bool(true));
     let (mut spot, mut reserved) = (false, false);
@@ -44,6 +44,8 @@ pub fn agree(body: &mut Map<String, Value>) {
         (_, true, FLEX_START) => &["bestEffort", MODEL, "runDuration"],
         (_, true, "SPOT") => &["bestEffort", MODEL],
         (_, true, _) => &["bestEffort"],
+        (_, _, "SPOT") if says_spot => &["bestEffort", MODEL],
+        _ if says_spot && !flexible => &["bestEffort"],
         _ if flexible => &["bestEffort", "reservationName"],
         _ => &[],
     };
@@ -66,7 +68,8 @@ pub fn with_hidden_of(body: &mut Map<String, Value>, former: &Map<String, Value>
             mine.entry(*key).or_insert_with(|| value.clone());
         }
     }
-    let kind = known.get("nodeSpec").and_then(|of| of.get(SEVERAL[0])?.get(WORKLOAD));
+    // A former version learned it by either name.
+    let kind = SEVERAL.iter().find_map(|key| known.get("nodeSpec")?.get(*key)?.get(WORKLOAD));
     let many = mine.get_mut("nodeSpec").and_then(|of| of.get_mut(SEVERAL[0])?.as_object_mut());
     if let (Some(kind), Some(many)) = (kind, many) {
         many.entry(WORKLOAD).or_insert_with(|| kind.clone());
@@ -108,11 +111,16 @@ mod tests {
             (json!({}), flex.clone(), flex.clone()),
         ] {
             let mut body = json!({"schedulingConfig": scheduling, REQUEST_KEY: around});
-            agree(body.as_object_mut().unwrap());
+            agree(body.as_object_mut().unwrap(), false);
             assert_eq!(body[REQUEST_KEY], left, "{scheduling} {around}");
         }
+        for around in [json!({"provisioningModel": "SPOT"}), json!({"bestEffort": {}})] {
+            let mut body = json!({"schedulingConfig": {}, REQUEST_KEY: around});
+            agree(body.as_object_mut().unwrap(), true);
+            assert_eq!(body[REQUEST_KEY], json!({}), "spot = false");
+        }
         let mut body = json!({REQUEST_KEY: {"bestEffort": {}, "reservationName": "r", "provisioningModel": "FLEX_START"}});
-        agree(body.as_object_mut().unwrap());
+        agree(body.as_object_mut().unwrap(), false);
         assert_eq!(body[REQUEST_KEY], json!({"provisioningModel": "FLEX_START"}));
     }
 

@@ -241,7 +241,8 @@ impl NodeSpec {
             }
         }
         if ["schedulingConfig", REQUEST_KEY].iter().any(|key| overlay.fields.contains_key(*key)) {
-            capacity::agree(&mut body);
+            let scheduling = overlay.fields.get("schedulingConfig");
+            capacity::agree(&mut body, scheduling.is_some_and(|of| of.get("spot").is_some()));
         }
         if !overlay.labels.is_empty() {
             merge(&mut body, "labels", overlay.labels.iter());
@@ -299,7 +300,9 @@ impl NodeSpec {
     ) -> Value {
         let mut body = self.body().clone();
         // Learned by a former version, or set by the config.
-        body.remove("protectionTier");
+        for key in ["protectionTier", "bootDisk", "useTpuVm"] {
+            body.remove(key);
+        }
         never_sent(&mut body);
         let mut metadata = match body.remove("metadata") {
             Some(Value::Object(metadata)) => metadata,

@@ -302,6 +302,8 @@ fn l1_a_create_of_which_nothing_can_be_read_is_told() {
         world.input(Input::Got { slot: "a".into(), began: world.now, reading: unread });
     }
     assert_eq!(world.hold("a"), Some(HoldReason::CreateUnresolved));
+    world.retry();
+    assert_eq!(world.phase("a"), Some(Phase::Creating), "L3: it is owed all the same");
     // It is followed on, and goes on when it can be read.
     world.wait(30);
     world.get("a", None);

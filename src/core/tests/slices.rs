@@ -159,6 +159,19 @@ fn spot_nodes_that_vanish_are_asked_for_again_and_those_that_a_person_deletes_ar
     assert_eq!(world.hold("a"), Some(HoldReason::Deleted));
     world.command(CommandKind::Retry { slot: "a".into(), from: None });
     assert!(lasts(&mut world, ["", ""]).is_some(), "{:?}", world.hold("a"));
+    // One that came to nothing, or that the config asks for in any case, holds nothing.
+    let mut world = multislice();
+    assert_eq!(lasts(&mut world, ["READY", "READY"]), None);
+    shows(&mut world, ["DELETING", "DELETING"]);
+    assert!(world.fleet.slots["a"].deleted.is_some());
+    shows(&mut world, ["READY", "READY"]);
+    assert!(lasts(&mut world, ["", ""]).is_some(), "{:?}", world.hold("a"));
+    let mut world = multislice();
+    let slot = world.fleet.settings.slots.get_mut("a").unwrap();
+    slot.policy.when_missing = crate::model::settings::WhenMissing::Create;
+    assert_eq!(lasts(&mut world, ["READY", "READY"]), None);
+    shows(&mut world, ["DELETING", "DELETING"]);
+    assert!(lasts(&mut world, ["", ""]).is_some(), "{:?}", world.hold("a"));
     // After what was lost it is only its end.
     let mut world = multislice();
     shows(&mut world, ["PREEMPTED", "PREEMPTED"]);

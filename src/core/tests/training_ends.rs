@@ -30,6 +30,21 @@ fn a_time_limit_that_shows_as_a_cancel_first_is_no_persons() {
 }
 
 #[test]
+fn a_time_limit_whose_words_come_late_is_no_persons_either() {
+    let mut service = of_kind(JobKind::Custom, |of| of.outlives_timeout = true);
+    service.make(REGION, job("sft"));
+    service.minutes(2);
+    for state in ["JOB_STATE_CANCELLING", "JOB_STATE_CANCELLED"] {
+        service.sets(state, None);
+        service.minutes(1);
+    }
+    assert!(service.world.fleet.slots["a"].deleted.is_some());
+    service.sets("JOB_STATE_CANCELLED", Some((4, "it ran for longer than its timeout")));
+    service.minutes(10);
+    assert_eq!((service.jobs.len(), service.hold()), (2, None));
+}
+
+#[test]
 fn a_job_is_not_protected_where_its_next_submission_is_impossible_or_waits_for_its_people() {
     let shown = |service: &Service| {
         let world = &service.world;
@@ -244,6 +259,7 @@ fn retry_submits_what_was_deleted_before_it_ran_or_was_ever_listed() {
         let expected = if listed { HoldReason::Deleted } else { HoldReason::CreateUnresolved };
         assert_eq!((service.jobs.len(), service.hold()), (1, Some(expected)), "{listed}");
         service.ask(retry());
+        assert!(service.told.iter().any(|text| text.contains("is not waited for")), "{listed}");
         service.minutes(10);
         assert_eq!((service.jobs.len(), service.hold()), (2, None), "{listed}");
     }

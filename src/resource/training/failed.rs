@@ -127,7 +127,7 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
     let failed = |text, class| {
         again(Condition::RequestFailed, text, Some(Failure::new(class, why.as_str())))
     };
-    let taken_back = job.spot && message.contains("STOCKOUT");
+    let taken_back = job.spot && !message.to_lowercase().contains(CAPACITY[0]);
     match (outgrown(job), end(code, message)) {
         (Some(machine), _) => match of.machine_after(&machine) {
             Some(next) => {
@@ -204,5 +204,7 @@ mod tests {
         let capacity = (Condition::RequestFailed, Some(FailureClass::StockOut));
         assert_eq!(failed("STANDARD", "STOCKOUT"), capacity);
         assert_eq!(failed("SPOT", "STOCKOUT"), (Condition::Preempted, None));
+        let none = "Resources are insufficient in region: us-central1 (STOCKOUT)";
+        assert_eq!(failed("SPOT", none), capacity);
     }
 }

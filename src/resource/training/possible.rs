@@ -16,11 +16,9 @@ const FLEXIBLE: [&str; 5] = ["L4", "A100", "H100", "H200", "B200"];
 /// Flex-start capacity lasts so many seconds at most.
 const FLEXIBLE_FOR: f64 = 7.0 * 86_400.0;
 /// Fields of a job, of its specification and of a machine that name a resource of one region.
-const REGIONAL: [&str; 7] = [
+const REGIONAL: [&str; 5] = [
     "encryptionSpec/kmsKeyName",
     "tensorboard",
-    "experiment",
-    "experimentRun",
     "persistentResourceId",
     "pscInterfaceConfig/networkAttachment",
     "reservationAffinity/values",
@@ -148,8 +146,6 @@ mod tests {
         for (place, field, value) in [
             ("", "encryptionSpec", json!({"kmsKeyName": of})),
             ("/jobSpec", "tensorboard", json!(of)),
-            ("/jobSpec", "experiment", json!(of)),
-            ("/jobSpec", "experimentRun", json!(of)),
             ("/jobSpec", "persistentResourceId", json!("x")),
             ("/jobSpec", "pscInterfaceConfig", json!({"networkAttachment": of})),
             (
