@@ -31,6 +31,9 @@ pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 /// A TPU that ends up to this long before its capacity does was ended by that: clocks differ.
 const RUN_OUT: Duration = Duration::from_secs(300);
 
+/// A node that was seen DELETING and was healthy for so long after that is not being deleted.
+const STANDS_FOR: Duration = Duration::from_secs(300);
+
 /// Evidence of a finished job.
 const FINISHED: &str = "the job's success is journaled";
 
@@ -138,11 +141,15 @@ fn emptied(
     Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
 }
 
-/// Whether a delete that was noticed came to nothing, or was a preemption that showed as one first.
-pub fn was_no_deletion(record: &SlotRecord, view: &NodeView) -> bool {
+/// Whether a delete that was noticed inside a queued resource came to nothing, or was a preemption that showed as one first.
+/// A single read may show the past.
+pub fn was_no_deletion(record: &SlotRecord, view: &NodeView, now: Timestamp) -> bool {
     let taken_back = view.by_service && view.state == NodeState::Preempted;
+    let stands =
+        record.verdict.condition == Condition::Healthy && elapsed(record.since, now) >= STANDS_FOR;
     let same = record.incarnation == view.incarnation && !record.traits().is_job;
-    same && (taken_back || view.state == NodeState::Ready)
+    let inside = same && view.machines.is_some();
+    inside && (taken_back || stands)
 }
 
 /// Whether it is a queued resource that stays granted, and a node of it is being deleted.

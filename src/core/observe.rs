@@ -467,7 +467,7 @@ fn notice_deletion(
     now: Timestamp,
 ) {
     ended::notice_cancel(record, view);
-    if diagnose::was_no_deletion(record, view) && record.deleted.take().is_some() {
+    if diagnose::was_no_deletion(record, view, now) && record.deleted.take().is_some() {
         dirty.insert(record.name.clone());
     }
     let inside = diagnose::loses_its_node(view);

@@ -163,8 +163,9 @@ fn spot_nodes_that_vanish_are_asked_for_again_and_those_that_a_person_deletes_ar
     let mut world = multislice();
     assert_eq!(lasts(&mut world, ["READY", "READY"]), None);
     shows(&mut world, ["DELETING", "DELETING"]);
-    assert!(world.fleet.slots["a"].deleted.is_some());
     shows(&mut world, ["READY", "READY"]);
+    assert!(world.fleet.slots["a"].deleted.is_some(), "S4: that may be the past");
+    assert_eq!(lasts(&mut world, ["READY", "READY"]), None);
     assert!(lasts(&mut world, ["", ""]).is_some(), "{:?}", world.hold("a"));
     let mut world = multislice();
     let slot = world.fleet.settings.slots.get_mut("a").unwrap();
