@@ -49,7 +49,7 @@ fn no_force(api: &mut Api) -> (u16, Value) {
 }
 
 #[test]
-fn a_request_that_is_provisioning_is_deleted_by_nobody() {
+fn a_request_that_is_provisioning_can_not_be_deleted() {
     let mut api = Api::new();
     assert_eq!(api.ask(), 200);
     api.once("PROVISIONING");
