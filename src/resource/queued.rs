@@ -183,7 +183,7 @@ mod tests {
             let mut raw = json!({
                 "name": "projects/p/locations/z/queuedResources/q", "createTime": "2026-06-01T12:00:00Z",
                 "state": {"state": "ACTIVE"},
-                // The API prints its own name there: it is no other request that the node is of.
+                // The API prints its own name there, where a specification keeps what surrounds the node.
                 "tpu": {"nodeSpec": [{"nodeId": "n", "node": {"queuedResource": "projects/7/locations/z/queuedResources/q"}}]},
             });
             raw.as_object_mut().unwrap().extend(around.as_object().cloned().unwrap());

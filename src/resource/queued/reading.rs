@@ -110,8 +110,6 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         },
         slice: judged.filter(|node| several && rank(node) < BEST).map(|node| node.node.clone()),
         standing,
-        // The API prints its own name for the nodes that it asks for: it is no other owner.
-        queued_resource: None,
         members: request.nodes.clone(),
         machines: Some(made.collect()),
         labelled: nodes.iter().filter(|n| n.opted_out).map(|n| n.node.clone()).collect(),
