@@ -8,6 +8,7 @@ use tpu_watchdog::model::event::Verb;
 use tpu_watchdog::model::ids::RunOrder;
 use tpu_watchdog::model::settings::Overlay;
 use tpu_watchdog::model::spec::NodeSpec;
+use tpu_watchdog::resource::capacity;
 use tpu_watchdog::resource::queued::body::create_body;
 use tpu_watchdog::resource::spec::{SUPERVISOR_MARK, needs_alpha};
 use tpu_watchdog::simulator::{cloud::Cloud, shape};
@@ -314,4 +315,46 @@ fn what_the_api_would_refuse_is_found_before_anything_is_deleted() {
     assert!(with("description", json!("x".repeat(513))).contains("512"));
     // Secrets live in metadata: no message may repeat a value.
     assert!(!with("metadata", json!({"bad key": "hunter2"})).contains("hunter2"));
+}
+
+#[test]
+fn a_reservation_of_the_config_is_named_in_full_where_it_is_asked_for() {
+    let of = |filling: &str, create: &str| {
+        let text = format!(
+            "project = \"p\"\nstate = \"memory:\"\n[[tpu]]\nname = \"a\"\nzones = [\"us-east5-a\", \"us-east5-b\"]\n{filling}\n[tpu.create]\n{create}"
+        );
+        let config = tpu_watchdog::config::parse("w.toml".as_ref(), &text, &|_| None).unwrap();
+        config.settings.slots["a"].create.clone()
+    };
+    let zone = "projects/p/locations/us-east5-b";
+    let learned = json!({"acceleratorType": "v6e-8", "runtimeVersion": "r", "schedulingConfig": {"spot": true}});
+    let learned = NodeSpec::learn(&learned).unwrap();
+    let named = of("queued_resource = \"q\"", "reservation = \"llm\"");
+    let asked = Value::Object(learned.overlaid(&named).body().clone());
+    let (body, alpha) = create_body(&asked, zone, "a", false);
+    assert_eq!(body["reservationName"], format!("{zone}/reservations/llm"));
+    assert_eq!((&body["guaranteed"], body.get("spot")), (&json!({"reserved": true}), None));
+    assert!(alpha, "v2 has no guaranteed.reserved");
+
+    // Of a node it stands with the rest of its capacity, for v2alpha1 alone.
+    let plain = learned.overlaid(&of("", "reservation = \"llm\""));
+    let mut node = Value::Object(plain.body().clone());
+    assert_eq!(node["schedulingConfig"], json!({"reserved": true, "reservationName": "llm"}));
+    assert!(needs_alpha(&node));
+    capacity::name_reservation(node.get_mut("schedulingConfig"), zone);
+    assert_eq!(node["schedulingConfig"]["reservationName"], format!("{zone}/reservations/llm"));
+
+    // The name that was learned of the same one is kept, shows no drift, and goes along into another zone.
+    let shared = "projects/host/locations/us-east5-b/reservations/llm";
+    node["schedulingConfig"]["reservationName"] = json!(shared);
+    let known = NodeSpec::learn(&node).unwrap();
+    let same = of("", "reservation = \"llm\"");
+    assert!(known.drift(&same).is_empty());
+    assert_eq!(
+        known.drift(&of("", "reservation = \"other\"")),
+        ["schedulingConfig.reservationName"]
+    );
+    let moved = known.in_zone("us-east5-a").overlaid(&same);
+    let name = &moved.body()["schedulingConfig"]["reservationName"];
+    assert_eq!(name, "projects/host/locations/us-east5-a/reservations/llm");
 }

@@ -37,6 +37,7 @@ pub fn values(c: &mut Check, key: &str, raw: &RawCreate) {
     checked("cidr_block", raw.cidr_block.as_ref(), &cidr_block);
     checked("network", raw.network.as_ref(), &|v| network(v, "networks"));
     checked("subnetwork", raw.subnetwork.as_ref(), &|v| network(v, "subnetworks"));
+    checked("reservation", raw.reservation.as_ref(), &reservation);
     for (index, tag) in raw.tags.iter().flatten().enumerate() {
         checked(&format!("tags[{index}]"), Some(tag), &tag_fits);
     }
@@ -123,6 +124,24 @@ fn network(value: &str, kind: &str) -> Fits {
     ))
 }
 
+/// A name, or the path of a reservation, which may be of another project that shares it.
+fn reservation(value: &str) -> Fits {
+    let parts: Vec<&str> = value.split('/').collect();
+    let fits = match parts[..] {
+        [name] => is_label(name),
+        ["projects", project, "locations", zone, "reservations", name] => {
+            is_label(zone) && !project.is_empty() && (is_label(name) || name == "-")
+        }
+        _ => false,
+    };
+    let example = "projects/my-project/locations/us-central2-b/reservations/my-name";
+    fits.then_some(()).ok_or_else(|| {
+        format!(
+            "{value:?} names no reservation; write its name (lower-case letters, digits and '-'), or \"{example}\""
+        )
+    })
+}
+
 /// RFC 1035, in lower case.
 fn is_label(value: &str) -> bool {
     value.len() <= 63
@@ -150,6 +169,13 @@ mod tests {
             assert_eq!(network(value, "networks"), Ok(()), "{value}");
         }
         assert_eq!(network("projects/p/regions/us-east5/subnetworks/s", "subnetworks"), Ok(()));
+        for name in [
+            "r",
+            "projects/p/locations/us-east5-b/reservations/r",
+            "projects/1/locations/us-east5-b/reservations/-",
+        ] {
+            assert_eq!(reservation(name), Ok(()), "{name}");
+        }
         assert!(["2x2x1", "4x4", "16x16x24"].iter().all(|value| topology(value).is_ok()));
         assert!(tag_fits("a").is_ok() && tag_fits(&"a".repeat(63)).is_ok());
         assert!(description(&"ü".repeat(512)).is_ok(), "characters are counted, not bytes");
@@ -173,6 +199,16 @@ mod tests {
             "a b",
         ] {
             assert!(network(value, "networks").is_err(), "{value}");
+        }
+        for name in [
+            "",
+            "-",
+            "R",
+            "a/b",
+            "projects/p/reservations/r",
+            "projects//locations/us-east5-b/reservations/r",
+        ] {
+            assert!(reservation(name).is_err(), "{name}");
         }
         assert!(
             ["", "4", "2x", "2x0", "2x2x2x2", "2X2"].iter().all(|value| topology(value).is_err())

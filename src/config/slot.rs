@@ -13,7 +13,7 @@ use super::policy::policy;
 use super::raw::*;
 use crate::model::filling::Filling;
 use crate::model::settings::*;
-use crate::model::spec::{REQUEST_KEY, SLICES_KEY, SLICES_MAX};
+use crate::model::spec::{REQUEST_KEY, RESERVATION, SLICES_KEY, SLICES_MAX};
 use crate::resource::limits;
 
 /// A request that is valid for less would end before its first look at the queue.
@@ -38,7 +38,14 @@ pub fn slot(c: &mut Check, key: &str, raw: RawTpu, fleet: &Policy, folder: &Path
         let text = "\"stop\" is not possible: the API stops no TPU of a queued resource; write on_success = \"keep\" or \"delete\" here";
         c.wrong(&k("policy.on_success"), text);
     }
-    let mut create = overlay(c, &k("create"), &raw.create);
+    let place = raw.create.reservation.as_deref().and_then(|name| name.split('/').nth(3));
+    if let Some(zone) = place.filter(|zone| zones.iter().any(|of| of != zone)) {
+        let text = format!(
+            "is in {zone}, and the slot may be created elsewhere; write its name alone, for the one of each zone"
+        );
+        c.wrong(&k("create.reservation"), text);
+    }
+    let mut create = overlay(c, &k("create"), &raw.create, &filling);
     if let Some(script) = raw.startup_script {
         let path = folder.join(&script);
         match std::fs::read_to_string(&path) {
@@ -190,14 +197,9 @@ pub fn fleet_alone(c: &mut Check, key: &str, raw: &RawPolicy) {
     }
 }
 
-fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
+fn overlay(c: &mut Check, key: &str, raw: &RawCreate, filling: &Filling) -> Overlay {
     let k = |name: &str| format!("{key}.{name}");
     create::values(c, key, raw);
-    c.later(
-        &k("reservation"),
-        &raw.reservation,
-        "a named reservation (one that the TPU has is kept)",
-    );
     let mut fields: BTreeMap<String, Value> = BTreeMap::new();
     if let Some(kind) = &raw.accelerator_type {
         if raw.accelerator_config.is_some() {
@@ -245,6 +247,10 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
     if around_it.contains(&true) || raw.provisioning_model.is_some() || raw.max_run.is_some() {
         fields.insert(REQUEST_KEY.into(), around(c, key, raw));
     }
+    if let Some(name) = &raw.reservation {
+        let of = if filling.has_nodes() { REQUEST_KEY } else { "schedulingConfig" };
+        fields.entry(of.into()).or_insert_with(|| json!({}))[RESERVATION] = json!(name);
+    }
     if let Some(email) = &raw.service_account {
         fields.insert("serviceAccount".into(), json!({"email": email}));
     }
@@ -257,7 +263,12 @@ fn overlay(c: &mut Check, key: &str, raw: &RawCreate) -> Overlay {
 
 /// The capacity that is chosen, and what that takes the place of.
 fn capacity(c: &mut Check, key: &str, raw: &RawCreate) -> Option<Value> {
-    let all = [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
+    // One that is named is the capacity.
+    let reserved = raw.reserved.or(raw.reservation.as_ref().map(|_| true));
+    let all = [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", reserved)];
+    if raw.reservation.is_some() && raw.reserved == Some(false) {
+        c.wrong(&format!("{key}.reservation"), "and reserved = false exclude each other; keep one");
+    }
     let chosen: Vec<&str> = all.iter().filter(|(_, v)| *v == Some(true)).map(|(n, _)| *n).collect();
     if chosen.len() > 1 {
         let key = format!("{key}.{}", chosen[1]);
@@ -322,7 +333,8 @@ fn flex_start(c: &mut Check, key: &str, raw: &RawCreate, around: &mut Value) {
         around["provisioningModel"] = json!("FLEX_START");
         let chosen =
             [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
-        for (name, _) in chosen.iter().filter(|(_, value)| *value == Some(true)) {
+        let named = ("reservation", raw.reservation.as_ref().map(|_| true));
+        for (name, _) in chosen.iter().chain([&named]).filter(|(_, value)| *value == Some(true)) {
             c.wrong(&k(name), "and flex-start are different capacity; keep one of them");
         }
     }

@@ -1,8 +1,7 @@
 //! Serde's words in those of the config: the key that may be meant, the value that may be written.
 
 /// Keys that are read to be refused with a reason: they are never offered.
-const LATER: [&str; 6] =
-    ["fleet", "notify", "progress", "early_maintenance", "group", "reservation"];
+const LATER: [&str; 5] = ["fleet", "notify", "progress", "early_maintenance", "group"];
 
 /// How alike a key is to one that may be meant.
 const ALIKE: f64 = 0.8;

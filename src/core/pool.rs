@@ -20,7 +20,7 @@ use crate::model::condition::Condition;
 use crate::model::fleet::{Fleet, Ledger, Pool, Short};
 use crate::model::settings::Overlay;
 use crate::model::slot::{Seen, SlotRecord};
-use crate::model::spec::REQUEST_KEY;
+use crate::model::spec::{REQUEST_KEY, RESERVATION, reservation};
 use crate::model::time::{after, elapsed};
 
 /// A create that is under way for longer has found its capacity: it probes no more.
@@ -39,7 +39,8 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
     let accelerator = configured.or(learned).unwrap_or_default();
     let was = |of: fn(&Seen) -> bool| seen.is_some_and(of);
     let (spot, reserved, limited) = chosen(record, create);
-    match seen.map_or("", |seen| seen.reservation.as_str()) {
+    let named = named_reservation(create).or(seen.map(|seen| seen.reservation.as_str()));
+    match reservation(named.unwrap_or_default()) {
         name if reserved.unwrap_or(was(|seen| seen.reserved)) => match name {
             "" => format!("{zone} {accelerator} reserved"),
             name => format!("reservation {name} {accelerator}"),
@@ -50,6 +51,12 @@ pub fn name(record: &SlotRecord, create: &Overlay, zone: &str) -> String {
         }
         _ => format!("{zone} {accelerator}"),
     }
+}
+
+/// The reservation that the config names, of a node or of a queued resource.
+fn named_reservation(create: &Overlay) -> Option<&str> {
+    let mut places = ["schedulingConfig", REQUEST_KEY].iter();
+    places.find_map(|place| create.fields.get(*place)?.get(RESERVATION)?.as_str())
 }
 
 /// Which capacity the config chooses, where it says so: Spot, reserved, flex-start. It takes the place of what was

@@ -134,7 +134,7 @@ impl TpuClient {
         request_id: Option<&str>,
         prepared: Prepared,
     ) -> Result<Value, CallFailure> {
-        let parent = format!("projects/{}/locations/{zone}", self.project);
+        let parent = self.name_of(zone);
         let wanted = body::still_ahead(specification, Timestamp::now());
         let (body, alpha) = body::create_body(&wanted, &parent, slot, self.version() == ALPHA);
         let version = if alpha { ALPHA } else { self.version() };

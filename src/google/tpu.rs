@@ -18,6 +18,7 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::node::NodeView;
 use crate::model::operation::OperationState;
 use crate::model::training::JobKind;
+use crate::resource::capacity;
 use crate::resource::spec::needs_alpha;
 
 /// The public endpoint of the Vertex AI API.
@@ -95,8 +96,13 @@ impl TpuClient {
         TpuClient { vertex: whole(vertex), ml: whole(ml), ..self }
     }
 
+    /// The zone's name at the API.
+    pub(super) fn name_of(&self, zone: &str) -> String {
+        format!("projects/{}/locations/{zone}", self.project)
+    }
+
     pub(super) fn parent_in(&self, version: &str, zone: &str) -> String {
-        format!("{}/{version}/projects/{}/locations/{zone}", self.endpoint, self.project)
+        format!("{}/{version}/{}", self.endpoint, self.name_of(zone))
     }
 
     /// The configured version.
@@ -310,7 +316,9 @@ impl TpuClient {
             url.push_str(&format!("&requestId={}", encode(id)));
         }
         let origin = Origin::create(body);
-        self.http.mutate("nodes.create", Method::POST, origin, &url, Some(body), prepared).await
+        let (mut body, parent) = (body.clone(), self.name_of(zone));
+        capacity::name_reservation(body.get_mut("schedulingConfig"), &parent);
+        self.http.mutate("nodes.create", Method::POST, origin, &url, Some(&body), prepared).await
     }
 
     /// Deletes a node by its name, in one attempt: the caller has verified the incarnation.

@@ -12,6 +12,16 @@ use super::training::JobKind;
 /// around it. A node's own JSON has text there, which is never part of a specification.
 pub const REQUEST_KEY: &str = "queuedResource";
 
+/// The field that names a reservation, of a node's `schedulingConfig` (v2alpha1) or of a queued resource:
+/// `projects/P/locations/ZONE/reservations/NAME`; the config may say the last part alone. Source: discovery documents
+/// of v2 and v2alpha1.
+pub const RESERVATION: &str = "reservationName";
+
+/// The last part of a reservation's name; empty where it stands for any.
+pub fn reservation(name: &str) -> &str {
+    name.rsplit('/').next().filter(|last| *last != "-").unwrap_or_default()
+}
+
 /// In there: the number of nodes, one a slice, where there are several. The API has it in a field of
 /// another name in each of its versions.
 pub const SLICES_KEY: &str = "nodes";

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::model::spec::REQUEST_KEY;
+use crate::model::spec::{REQUEST_KEY, RESERVATION, reservation};
 
 const MODEL: &str = "provisioningModel";
 const FLEX_START: &str = "FLEX_START";
@@ -29,7 +29,7 @@ pub fn agree(body: &mut Map<String, Value>, says_spot: bool) {
             scheduling.remove(MODEL);
         }
         if spot {
-            scheduling.remove("reservationName");
+            scheduling.remove(RESERVATION);
         }
     }
     let Some(around) = body.get_mut(REQUEST_KEY).and_then(Value::as_object_mut) else { return };
@@ -74,6 +74,30 @@ pub fn with_hidden_of(body: &mut Map<String, Value>, former: &Map<String, Value>
     if let (Some(kind), Some(many)) = (kind, many) {
         many.entry(WORKLOAD).or_insert_with(|| kind.clone());
     }
+}
+
+/// The reservation of a specification in full, where the config says its last part alone; `parent` is
+/// `projects/P/locations/ZONE`. Of a node's `schedulingConfig`, or of what a queued resource says around it.
+pub fn name_reservation(of: Option<&mut Value>, parent: &str) {
+    let name = of.and_then(|of| of.get_mut(RESERVATION));
+    if let Some(Value::String(name)) = name
+        && !name.contains('/')
+    {
+        *name = format!("{parent}/reservations/{name}");
+    }
+}
+
+/// Where a specification may name a reservation.
+pub const RESERVED_BY: [&str; 2] = ["schedulingConfig", REQUEST_KEY];
+
+/// Whether two values of a field mean the same: a reservation may be named by its last part.
+pub fn means_the_same(key: &str, (one, other): (&Value, &Value)) -> bool {
+    if key != RESERVATION {
+        return one == other;
+    }
+    let (Some(one), Some(other)) = (one.as_str(), other.as_str()) else { return one == other };
+    let in_full = one.contains('/') && other.contains('/');
+    one == other || !in_full && reservation(one) == reservation(other)
 }
 
 /// The field that names several nodes, in place of `nodeId`: of v2, by which it is learned, and of v2alpha1.

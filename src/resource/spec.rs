@@ -11,7 +11,7 @@ use super::capacity;
 use crate::model::filling::Filling;
 use crate::model::ids::{OWNER_KEY, RUN_KEY, RunOrder, SLOT_KEY};
 use crate::model::settings::Overlay;
-use crate::model::spec::{NodeSpec, REQUEST_KEY, SLICES_KEY};
+use crate::model::spec::{NodeSpec, REQUEST_KEY, RESERVATION, SLICES_KEY};
 
 /// Metadata key: the user's startup script, verbatim, next to our supervisor.
 pub const USER_SCRIPT_KEY: &str = "tpu-watchdog-user-script";
@@ -170,7 +170,7 @@ impl NodeSpec {
 
     /// The specification for a zone, which may lie in another region than the node that it was
     /// learned from: reads name a subnetwork also where the create named none, and a subnetwork
-    /// lies in one region. There it is the one of the same name.
+    /// lies in one region. There it is the one of the same name, and so is a reservation, which lies in one zone.
     pub fn in_zone(mut self, zone: &str) -> NodeSpec {
         let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
         let several =
@@ -185,6 +185,16 @@ impl NodeSpec {
                 let at = parts.iter().position(|part| *part == "regions");
                 if let Some(at) = at.filter(|at| at + 1 < parts.len()) {
                     parts[at + 1] = region;
+                }
+                *path = parts.join("/");
+            }
+        }
+        for place in capacity::RESERVED_BY {
+            let name = body.get_mut(place).and_then(|of| of.get_mut(RESERVATION));
+            if let Some(Value::String(path)) = name {
+                let mut parts: Vec<&str> = path.split('/').collect();
+                if let ["projects", _, "locations", at, "reservations", _] = &mut parts[..] {
+                    *at = zone;
                 }
                 *path = parts.join("/");
             }
@@ -221,11 +231,13 @@ impl NodeSpec {
                 // along with it.
                 (Some(Value::Object(old)), Value::Object(new)) => {
                     for (key, value) in new {
-                        if value.is_null() {
-                            old.remove(key)
-                        } else {
-                            old.insert(key.clone(), value.clone())
-                        };
+                        let same = |old: &Value| capacity::means_the_same(key, (old, value));
+                        match value {
+                            Value::Null => _ = old.remove(key),
+                            // The learned one says it in full.
+                            _ if old.get(key).is_some_and(same) => {}
+                            _ => _ = old.insert(key.clone(), value.clone()),
+                        }
                     }
                 }
                 (_, Value::Object(new)) => {
@@ -342,9 +354,11 @@ impl NodeSpec {
                 (a, b) if a == b => {}
                 (Some(Value::Object(a)), Some(Value::Object(b))) => {
                     let inner = a.keys().chain(b.keys().filter(|k| !a.contains_key(*k)));
-                    keys.extend(
-                        inner.filter(|k| a.get(*k) != b.get(*k)).map(|k| format!("{key}.{k}")),
-                    );
+                    let same = |k: &str| match (a.get(k), b.get(k)) {
+                        (Some(a), Some(b)) => capacity::means_the_same(k, (a, b)),
+                        (a, b) => a == b,
+                    };
+                    keys.extend(inner.filter(|k| !same(k)).map(|k| format!("{key}.{k}")));
                 }
                 _ => keys.push(key.clone()),
             }

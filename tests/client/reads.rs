@@ -87,6 +87,7 @@ async fn a_create_goes_through_the_version_that_can_express_it() {
     let plain = json!({"acceleratorType": "v4-8", "runtimeVersion": "r"});
     let mut large = plain.clone();
     large["bootDiskConfig"] = json!({"diskSizeGb": "500"});
+    large["schedulingConfig"] = json!({"reserved": true, "reservationName": "llm"});
     for (node, body) in [("b", &plain), ("c", &large)] {
         let prepared = client.prepare().await.unwrap();
         client.create_node(ZONE, node, body, Some("r1"), prepared).await;
@@ -105,8 +106,10 @@ async fn a_create_goes_through_the_version_that_can_express_it() {
         "v2 takes no request id of a node"
     );
     assert!(log.iter().all(|l| l.status == Some(200)), "{log:?}");
-    let disk = simulator.with(|cloud| cloud.nodes[&(ZONE.into(), "c".into())].body.clone());
-    assert_eq!(disk["bootDiskConfig"]["diskSizeGb"], "500");
+    let made = simulator.with(|cloud| cloud.nodes[&(ZONE.into(), "c".into())].body.clone());
+    assert_eq!(made["bootDiskConfig"]["diskSizeGb"], "500");
+    let reservation = format!("projects/p/locations/{ZONE}/reservations/llm");
+    assert_eq!(made["schedulingConfig"]["reservationName"], reservation);
 }
 
 #[tokio::test]

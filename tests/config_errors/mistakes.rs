@@ -1,14 +1,24 @@
 //! Mistakes in a config, each with its place in the file and the words that are told.
 
 /// The text after GOOD's four lines, the place that is named, and words of the remedy.
-pub const AFTER_A_SLOT: [(&str, &str, &str); 83] = [
+pub const AFTER_A_SLOT: [(&str, &str, &str); 85] = [
     (
         "[policy]\nmax_unavailable = \"0%\"",
         "w.toml:6: policy.max_unavailable:",
         "would not mean none; write 1",
     ),
     ("group = \"mig\"", "tpu[0].group:", "not supported yet"),
-    ("[tpu.create]\nreservation = \"r\"", "tpu[0].create.reservation:", "not supported yet"),
+    (
+        "[tpu.create]\nreservation = \"R\"",
+        "w.toml:6: tpu[0].create.reservation:",
+        "names no reservation",
+    ),
+    (
+        "[tpu.create]\nreservation = \"projects/p/locations/us-east5-b/reservations/r\"",
+        "w.toml:6: tpu[0].create.reservation:",
+        "is in us-east5-b",
+    ),
+    ("[tpu.create]\nreservation = \"r\"\nspot = true", "tpu[0].create.reserved:", "choose one"),
     ("nmae = \"b\"", "w.toml:5: tpu[0].nmae:", "unknown key `nmae`; did you mean `name`?"),
     (
         "queued_resource = \"q\"\n[tpu.policy]\non_success = \"stop\"",

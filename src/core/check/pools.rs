@@ -61,9 +61,12 @@ fn pool(case: &Case) -> String {
         None => seen.times.is_limited,
     };
     let reserved = wants("reserved").unwrap_or(seen.reserved);
-    match (reserved, seen.reservation.is_empty(), spot) {
+    let configured = |key: &str| case.slot.create.fields.get(key)?.get("reservationName")?.as_str();
+    let named = configured("schedulingConfig").or_else(|| configured(REQUEST_KEY));
+    let of = named.unwrap_or(&seen.reservation).rsplit('/').next().unwrap_or_default();
+    match (reserved, of.is_empty() || of == "-", spot) {
         (false, _, false) if limited => format!("{} {kind} flex-start", case.record.zone),
-        (true, false, _) => format!("reservation {} {kind}", seen.reservation),
+        (true, false, _) => format!("reservation {of} {kind}"),
         (true, true, _) => format!("{} {kind} reserved", case.record.zone),
         (false, _, true) => format!("{} {kind} spot", case.record.zone),
         (false, _, false) => format!("{} {kind}", case.record.zone),

@@ -77,6 +77,12 @@ fn s14_reserved_capacity_is_tried_after_half_an_hour_and_its_pool_is_the_reserva
     let name = |zone: &str| pool::name(&world.fleet.slots["a"], &Overlay::default(), zone);
     let pool = "reservation r v4-8";
     assert_eq!((name(ZONE).as_str(), name("us-east5-a").as_str()), (pool, pool));
+    let full =
+        json!({"reserved": true, "reservationName": "projects/p/locations/z/reservations/s"});
+    let chosen =
+        Overlay { fields: [("schedulingConfig".to_owned(), full)].into(), ..Overlay::default() };
+    let chosen = pool::name(&world.fleet.slots["a"], &chosen, ZONE);
+    assert_eq!(chosen, "reservation s v4-8", "one that the config names");
     pool::refused(&mut world.fleet.ledger, pool, Duration::from_secs(120), world.now);
     let deleted = until_a_delete(&mut world, &reserved("TIMEOUT"), HOUR, |_| ());
     assert!(matches!(deleted, Some((_, 30))), "{deleted:?}");

@@ -15,7 +15,7 @@ use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::spec::{REQUEST_KEY, SLICES_KEY};
 use crate::model::time::after;
-use crate::resource::capacity::{SEVERAL, WORKLOAD};
+use crate::resource::capacity::{self, SEVERAL, WORKLOAD};
 use crate::resource::node::time;
 use crate::resource::spec;
 
@@ -167,7 +167,9 @@ pub fn create_body(specification: &Value, parent: &str, node: &str, alpha: bool)
     spec.insert("parent".into(), json!(parent));
     spec.insert("node".into(), Value::Object(body));
     around.insert("tpu".into(), json!({"nodeSpec": [spec]}));
-    (Value::Object(around), alpha)
+    let mut around = Value::Object(around);
+    capacity::name_reservation(Some(&mut around), parent);
+    (around, alpha)
 }
 
 /// A specification as its request will say it.
@@ -364,7 +366,8 @@ mod tests {
             (json!({"spot": {}, "queueingPolicy": policy}), false),
             (json!({"guaranteed": {"minDuration": "60s"}, "queueingPolicy": policy}), false),
             (
-                json!({"guaranteed": {"reserved": true}, "reservationName": "r", "queueingPolicy": policy}),
+                json!({"guaranteed": {"reserved": true}, "queueingPolicy": policy,
+                       "reservationName": "projects/p/locations/us-east5-b/reservations/r"}),
                 true,
             ),
             (

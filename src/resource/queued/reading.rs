@@ -21,6 +21,7 @@ use serde_json::Value;
 
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::queued::{Initiator, RequestState, RequestView};
+use crate::model::spec::RESERVATION;
 
 /// The reading of a slot that is the queued resource `id`, of which the request was read first and then
 /// the nodes of its zone: all of them, or those that it names.
@@ -122,7 +123,8 @@ fn composed(request: &RequestView, nodes: &[&Arc<NodeView>]) -> Result<NodeView,
         failure: request.failure.clone(),
         times: request.times,
         alpha: request.alpha,
-        reserved: wanted.reserved || names_a_reservation(request),
+        reserved: wanted.reserved || !reservation(request).is_empty(),
+        reservation: reservation(request).to_owned(),
         fingerprint: fingerprint(&request.raw) ^ seen.rotate_left(1) ^ u64::from(request.alpha),
         ..wanted
     })
@@ -135,9 +137,9 @@ fn out_of_step(nodes: &[&Arc<NodeView>]) -> Option<u64> {
     newest.filter(|_| differs)
 }
 
-/// Whether its capacity is that of a reservation, which v2 says by the name alone.
-fn names_a_reservation(request: &RequestView) -> bool {
-    request.raw.get("reservationName").and_then(Value::as_str).is_some_and(|name| !name.is_empty())
+/// The reservation that it names: v2 says by that alone that its capacity is reserved.
+fn reservation(request: &RequestView) -> &str {
+    request.raw.get(RESERVATION).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Slices of different types: a create knows one specification for all of them.
