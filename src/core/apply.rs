@@ -7,8 +7,8 @@ use super::identity::Source;
 use super::observe::observe;
 use super::turn::Turn;
 use super::{
-    amend, answers, command, idle, listing, lookups, relaunch, reload, remains, reports, surveys,
-    twins,
+    ahead, amend, answers, command, idle, listing, lookups, relaunch, reload, remains, reports,
+    surveys, twins,
 };
 
 /// Applies one input.
@@ -31,7 +31,9 @@ pub fn apply(fleet: &mut Fleet, input: Input, turn: &mut Turn) {
         }
         Input::Called { slot, outcome } => {
             done(fleet, &slot, Pending::Call);
-            answers::called(fleet, &slot, outcome, turn);
+            if !ahead::called(fleet, &slot, &outcome, turn) {
+                answers::called(fleet, &slot, outcome, turn);
+            }
         }
         Input::Ordered { slot, generation, outcome } => {
             done(fleet, &slot, Pending::Call);

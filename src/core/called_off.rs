@@ -12,6 +12,7 @@ use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
 use crate::resource::training::body;
 
+use super::ahead;
 use super::moves::came_of;
 use super::turn::Turn;
 
@@ -26,6 +27,10 @@ pub fn call_off(
     turn: &mut Turn,
 ) -> Option<String> {
     let record = fleet.slots.get_mut(name)?;
+    if ahead::leave(record, &mut fleet.ledger, why, turn) {
+        fleet.dirty_ledger = true;
+        fleet.dirty.insert(name.to_owned());
+    }
     let waits = record.ungranted().is_some();
     let Some(recovery) = record.recovery.as_mut() else {
         // It was taken up while it waited: no recovery is under way, and it may be granted all the same.

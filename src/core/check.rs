@@ -9,6 +9,7 @@
 //! its GET is 2 s old, no judged slot is in recovery. Every rule holds, and the delete goes on. The
 //! same with a GET of 6 s ago breaks S1, and the slot is held as `refused`.
 
+mod ahead;
 mod body;
 mod case;
 mod follows;
@@ -19,6 +20,7 @@ mod room;
 mod rules;
 mod stalled;
 
+pub use ahead::ahead;
 pub use case::{Case, Checked, Violation};
 pub use order::{amendment, order};
 pub use removal::{idling, removal};
@@ -169,7 +171,7 @@ impl Checker {
         rule(free, "S9", "a dead node of that name is being removed there")?;
         let asked = |stray: &Stray| {
             let elsewhere = stray.zone != record.zone || stray.filling() != slot.filling;
-            stray.name == record.name && stray.request.is_some() && elsewhere
+            stray.made_for() == record.name && stray.request.is_some() && elsewhere
         };
         let alone = !ledger.strays.values().any(asked);
         rule(alone, "S21", "another queued resource of the slot may still be granted")?;

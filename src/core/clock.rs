@@ -32,6 +32,9 @@ pub fn keep_up(fleet: &mut Fleet, now: Timestamp) {
         if let Some(wish) = &mut record.wanted {
             maybe_past(&mut wish.at);
         }
+        if let Some(ahead) = &mut record.ahead {
+            past(&mut ahead.asked_at);
+        }
         if let Some((at, _)) = &mut record.create_check {
             past(at);
         }

@@ -24,12 +24,8 @@ use super::{ending, life, resubmission};
 /// The announced end of a maintenance is waited for at most this long after the first symptom.
 pub const WINDOW_MAX: Duration = Duration::from_secs(6 * 3600);
 
-// unverified: a request with validAfterTime has no place in the queue before that time, so that asking early gains nothing.
-// settled by: gcloud compute tpus queued-resources create ID --valid-after-time TIME …, and one without it at that time, in a zone that is short
-// unverified: a queued resource for the id of a node that is there is refused, or fails at its grant.
-// settled by: gcloud compute tpus queued-resources create ID --node-id NODE …, of a NODE that is READY
 /// A TPU that ends up to this long before its capacity does was ended by that: clocks differ.
-const RUN_OUT: Duration = Duration::from_secs(300);
+pub const RUN_OUT: Duration = Duration::from_secs(300);
 
 /// A node that was seen DELETING and was healthy for so long after that is not being deleted.
 const STANDS_FOR: Duration = Duration::from_secs(300);

@@ -59,6 +59,8 @@ pub enum Before {
     Create,
     /// A newer run order for the node that is there.
     Relaunch,
+    /// A queued resource that is asked for before the present one's capacity ends.
+    Ahead,
 }
 
 /// One row of the table.
@@ -79,6 +81,7 @@ const ALL: &[Before] = &[
     Before::Finished,
     Before::Create,
     Before::Relaunch,
+    Before::Ahead,
 ];
 const THERE: &[Before] = &[
     Before::Lost,
@@ -88,6 +91,7 @@ const THERE: &[Before] = &[
     Before::Stuck,
     Before::Finished,
     Before::Relaunch,
+    Before::Ahead,
 ];
 const RUNS: &[Before] = &[Before::Judged, Before::Asked, Before::Relaunch];
 const RELAUNCHES: &[Before] = &[Before::Relaunch];
@@ -101,13 +105,23 @@ const DELETES: &[Before] = &[
 ];
 const REPLACES: &[Before] = &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked];
 /// `retry` may want a finished job again: its TPU is deleted only where it could be created again.
-const SPECIFIED: &[Before] =
-    &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Finished];
+const SPECIFIED: &[Before] = &[
+    Before::Lost,
+    Before::Foreign,
+    Before::Judged,
+    Before::Asked,
+    Before::Finished,
+    Before::Ahead,
+];
 /// The create of a lost node of ours is held by these, its removal is not.
 const RECREATES: &[Before] = &[Before::Foreign, Before::Judged, Before::Asked, Before::Create];
+const STARTED: &[Before] =
+    &[Before::Foreign, Before::Judged, Before::Asked, Before::Create, Before::Ahead];
 const DOUBTED: &[Before] = &[Before::Judged, Before::Asked];
 const JUDGED: &[Before] = &[Before::Judged];
 const CREATES: &[Before] = &[Before::Create];
+const ASKS: &[Before] = &[Before::Create, Before::Ahead];
+const AT_WORK: &[Before] = &[Before::Relaunch, Before::Ahead];
 const SUBMITS: &[Before] =
     &[Before::Lost, Before::Foreign, Before::Judged, Before::Asked, Before::Create];
 const LOST: &[Before] = &[Before::Lost, Before::Foreign];
@@ -130,20 +144,20 @@ pub const GATES: &[Gate] = &[
     gate("plain_node", THERE, plain_node),
     gate("deleted", REPLACES, deleted),
     gate("when_missing", REPLACES, when_missing),
-    gate("ended_early", RECREATES, ended_early),
+    gate("ended_early", STARTED, ended_early),
     gate("found_ended", LOST, found_ended),
     gate("possible", SUBMITS, possible),
     gate("resubmissions", CONDEMNS, resubmissions),
-    gate("remains", CREATES, remains),
-    gate("other_request", CREATES, other_request),
+    gate("remains", ASKS, remains),
+    gate("other_request", ASKS, other_request),
     gate("request_refused", CREATES, request_refused),
     gate("create_backoff", CREATES, create_backoff),
     gate("dry_run", CREATES, dry_run),
     gate(CHECKPOINTS, CREATES, checkpoints),
     gate("none_live", CREATES, none_live),
-    gate("create_limit", CREATES, create_limit),
+    gate("create_limit", ASKS, create_limit),
     gate("specification", SPECIFIED, specification),
-    gate("body", CREATES, body),
+    gate("body", ASKS, body),
     gate("delete_backoff", DELETES, delete_backoff),
     gate("attempts", RECREATES, attempts),
     // The last before a create: a slot that is held otherwise must not keep the others waiting.
@@ -160,7 +174,7 @@ pub const GATES: &[Gate] = &[
     gate("repeated", JUDGED, repeated),
     gate("judged_per_hour", DOUBTED, judged_per_hour),
     gate("max_unavailable", JUDGED, max_unavailable),
-    gate("order_dry_run", RELAUNCHES, order_dry_run),
+    gate("order_dry_run", AT_WORK, order_dry_run),
     gate("same_job", RELAUNCHES, same_job),
     gate("supervisors", RELAUNCHES, supervisors),
     gate("order_pause", RELAUNCHES, order_pause),

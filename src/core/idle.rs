@@ -122,7 +122,7 @@ fn is_wanted(fleet: &Fleet, stray: &Stray, view: &NodeView, now: Timestamp) -> b
     });
     let comes = matches!(view.state, NodeState::Creating | NodeState::Ready);
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
-        && view.slot.as_ref() == Some(&stray.name)
+        && view.slot.as_deref() == Some(stray.made_for())
         && view.supervised;
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
     let free = !fleet.settings.dry_run && !view.opted_out && !stray.is_being_removed();

@@ -3,6 +3,8 @@
 //! v2 hides fields that a create must say (boot disk, provisioning model, reservation's name,
 //! autocheckpoint), so that a read through v2alpha1 teaches more than one through v2.
 
+use crate::model::ahead::FilledBy;
+use crate::model::filling::Filling;
 use crate::model::node::{Health, NodeState, NodeView};
 use crate::model::settings::{Overlay, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord};
@@ -38,6 +40,13 @@ pub fn learn(
         return lesson;
     };
     let Some((spec, alpha)) = taught(record, view, source, shown, owner) else { return lesson };
+    // One that was asked for ahead says when the former one ended.
+    let is = |by: &&FilledBy| {
+        let filling = Filling::QueuedResource(by.id.clone());
+        view.incarnation.as_ref().is_some_and(|of| filling.has_identity(of))
+    };
+    let by = record.filled_by.as_ref().filter(is);
+    let spec = by.map_or(spec.clone(), |by| spec.with_policy(by.policy.as_ref()));
     // Two reads may have been put together: the result is looked over once more.
     if spec.validate().is_err() {
         return lesson;

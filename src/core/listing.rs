@@ -18,7 +18,7 @@ use super::identity::Source;
 use super::listed::Listed;
 use super::observe::observe;
 use super::turn::Turn;
-use super::{reload, remains, strays, twins};
+use super::{ahead, reload, remains, strays, twins};
 
 /// Applies a poll.
 pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
@@ -58,6 +58,7 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     for (name, reading) in readings {
         observe(fleet, &name, reading, began, Source::List, turn);
     }
+    ahead::listed(fleet, &listed, turn);
     strays::listed(fleet, &listed, turn);
     twins::listed(fleet, &listed, turn);
     remains::look(fleet, turn);

@@ -3,6 +3,7 @@
 //! This room never does I/O, reads a clock, draws a random number or awaits anything: the same
 //! inputs give the same effects.
 
+mod ahead;
 mod amend;
 mod answers;
 mod apply;

@@ -20,7 +20,7 @@ use super::check::Checker;
 use super::ctx::SlotCtx;
 use super::gates::Gate;
 use super::turn::Turn;
-use super::{amend, asked, judge, pool, reads, replace};
+use super::{ahead, amend, asked, judge, pool, reads, replace};
 
 /// The window of `max_judged_recreates_per_hour`.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -33,6 +33,7 @@ type Awake = (u64, String);
 
 /// Decides about every slot, in the order of their names.
 pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
+    ahead::hand_over(fleet, turn);
     let (mut budget, awake) = prepare(fleet, turn);
     let mut checker = Checker::new(fleet);
     let turns = reads::attribute_turns(fleet, turn.now);
@@ -55,7 +56,7 @@ pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
         } else {
             changed = one(&mut ctx, gates, (index, turns), turn);
         }
-        if amend::keep(&mut ctx, turn) || changed {
+        if amend::keep(&mut ctx, turn) | ahead::keep(&mut ctx, gates, turn) || changed {
             fleet.dirty.insert(name);
         }
     }
@@ -96,7 +97,7 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
                 budget.refused.entry(pool).or_insert_with(|| (name.clone(), why));
             }
         }
-        if looks || !is_at_ease(record) {
+        if looks || !is_at_ease(record) || ahead::is_near(record, now) {
             awake.push((index, name.clone()));
         }
     }

@@ -16,15 +16,16 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{called_off, learning};
+use super::{ahead, called_off, learning};
 
 /// A slot that left the config is remembered for this long.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
-    fleet.settings = settings;
+    fleet.settings = settings.filled(&fleet.slots);
     fleet.forget_decisions();
+    ahead::forget_calls(fleet);
     lead(fleet, turn);
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {
@@ -165,6 +166,7 @@ pub fn purge(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         (record.ours, record.seen) = (old.ours, old.seen);
         // A request that it takes up once more is still one that may be called off.
         record.request = old.request;
+        (record.ahead, record.filled_by) = (old.ahead, old.filled_by);
         record.submitted_at = old.submitted_at;
         // A delete of ours that is under way is no other client's.
         (record.deleting, record.own_delete) = (old.deleting, old.own_delete);

@@ -158,13 +158,14 @@ pub fn called(fleet: &mut Fleet, zone: &str, name: &str, outcome: CallOutcome, t
     let key = Stray::key(zone, name);
     let Some(stray) = fleet.ledger.strays.get_mut(&key) else { return };
     let verb = if stray.twin.is_some() { "cancel of late twin" } else { "delete of stray" };
+    let of = stray.made_for().to_owned();
     let Some(removal) = &mut stray.removal else { return };
     let (call, failure, result) = match outcome {
         CallOutcome::Accepted(operation) => {
             // A slot of that name that is back must not take it for another hand's delete.
-            if let Some(record) = fleet.slots.get_mut(name).or_else(|| fleet.left.get_mut(name)) {
+            if let Some(record) = fleet.slots.get_mut(&of).or_else(|| fleet.left.get_mut(&of)) {
                 record.own_delete = Some(operation.clone());
-                fleet.dirty.insert(name.to_owned());
+                fleet.dirty.insert(of);
             }
             (Some(Call::Accepted { operation }), None, CallResult::Accepted)
         }
@@ -228,7 +229,7 @@ pub fn is_withdrawn(stray: &Stray, now: Timestamp) -> bool {
 
 /// Whether the config, the operators and the slots leave a dead stray to be removed now.
 fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
-    let (zone, name) = (&stray.zone, &stray.name);
+    let zone = &stray.zone;
     let state = stray.state.as_deref().unwrap_or_default();
     let wanted = match (&stray.twin, &stray.request) {
         (Some(_), _) if !stray.has_elder(&fleet.slots) => false,
@@ -243,14 +244,14 @@ fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
         let wait = if again { RETRY_AFTER } else { AGAIN_AFTER };
         elapsed(removal.at, now) < wait
     });
-    let of = stray.twin.as_ref().map_or(name, |twin| &twin.slot);
+    let of = stray.made_for();
     let record = fleet.slots.get(of).or_else(|| fleet.left.get(of));
     let slot = stray.slot(&fleet.settings).and_then(|name| fleet.slots.get(name));
     let lives_here = slot.is_some_and(|record| record.zone == *zone && !record.forgotten);
     let ledger = &fleet.ledger;
     let pauses = [
         record.and_then(|record| record.paused.as_ref()),
-        ledger.left_paused.get(name),
+        ledger.left_paused.get(of),
         ledger.paused.as_ref(),
     ];
     let paused = pauses.into_iter().flatten().any(|pause| pause.holds(now));
@@ -269,7 +270,7 @@ pub fn is_dead(state: &str) -> bool {
 /// that no person stopped.
 fn is_ours(fleet: &Fleet, stray: &Stray, view: &NodeView) -> bool {
     let ours = view.owner.as_ref() == Some(&fleet.settings.owner)
-        && view.slot.as_ref() == Some(&stray.name);
+        && view.slot.as_deref() == Some(stray.made_for());
     // By a person, or by whom is not known.
     let held = [Condition::Stopped, Condition::Unclear];
     let standing = view.standing.as_ref().filter(|_| stray.request.is_some());

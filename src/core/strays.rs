@@ -94,9 +94,9 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         };
         remains::ended(stray, why, turn);
         let unanswered = remains::unanswered(stray);
-        if let (Some(at), Some(record)) = (unanswered, fleet.slots.get_mut(&stray.name)) {
+        if let (Some(at), Some(record)) = (unanswered, fleet.slots.get_mut(stray.made_for())) {
             record.unanswered_delete = Some(at);
-            fleet.dirty.insert(stray.name.clone());
+            fleet.dirty.insert(stray.made_for().to_owned());
         }
         fleet.ledger.strays.remove(&key);
         fleet.dirty_ledger = true;
@@ -278,6 +278,7 @@ fn show(fleet: &mut Fleet, view: &Arc<NodeView>, why: String, turn: &mut Turn) {
             .filter(|known| known.incarnation == view.incarnation)
             .and_then(|known| known.removal.clone()),
         request: known.and_then(|known| known.request.clone()),
+        slot: known.and_then(|known| known.slot.clone()),
         twin: None,
         told: known.and_then(|known| known.told.clone()),
         told_in: known.and_then(|known| known.told_in.clone()),

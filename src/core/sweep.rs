@@ -376,6 +376,7 @@ mod tests {
             why: "it was called off".into(),
             state: None,
             incarnation,
+            slot: None,
             twin: None,
             request: request.map(str::to_owned),
             removal: None,

@@ -107,6 +107,11 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>, now: Timestamp) -> (Vec<Action>, 
             return stray.is_some_and(|stray| stray.intends(patch));
         }
         let record = fleet.slots.get(action.slot());
+        if let Action::Create { filling, .. } = action
+            && record.is_some_and(|record| record.intends_ahead(filling))
+        {
+            return true;
+        }
         let phase = match action {
             Action::Delete { .. } => Phase::Deleting,
             Action::Create { .. } => Phase::Creating,
@@ -135,8 +140,7 @@ fn whose<'a>(fleet: &'a Fleet, action: &'a Action) -> &'a str {
         }
         _ => None,
     };
-    let twin = stray.and_then(|stray| stray.twin.as_ref());
-    twin.map_or(action.slot(), |twin| twin.slot.as_str())
+    stray.map_or(action.slot(), Stray::made_for)
 }
 
 /// Whether a slot, or a stray of that name, is paused. A patch is none of this: a pause is told to the

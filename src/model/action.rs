@@ -283,7 +283,9 @@ impl Record {
                 };
                 match action {
                     Action::Delete { stray, .. } => !stray && calls(Phase::Deleting),
-                    Action::Create { .. } => calls(Phase::Creating),
+                    Action::Create { filling, .. } => {
+                        calls(Phase::Creating) || record.intends_ahead(filling)
+                    }
                     Action::Patch { patch, stray, .. } => !stray && record.job.intends(patch),
                 }
             }

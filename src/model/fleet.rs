@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::ahead::next_id;
 use super::command::Pause;
 use super::condition::Condition;
 use super::filling::{Deletable, Filling};
@@ -74,6 +75,9 @@ pub struct Stray {
     /// The id of the queued resource that was asked for: it may be granted for as long as it is listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// The slot that it was asked for, where its name is not that: ahead of the end of the slot's capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<String>,
     /// It is a training job, and an elder one of its lineage lives and goes on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub twin: Option<Twin>,
@@ -128,11 +132,18 @@ impl Stray {
             state: None,
             incarnation: None,
             request: None,
+            slot: None,
             twin: None,
             removal: None,
             told: None,
             told_in: None,
         }
+    }
+
+    /// The slot that it was made for.
+    pub fn made_for(&self) -> &str {
+        let twin = || self.twin.as_ref().map(|twin| &twin.slot);
+        self.slot.as_ref().or_else(twin).unwrap_or(&self.name)
     }
 
     /// The kind of thing that is read, and deleted.
@@ -400,10 +411,28 @@ pub fn split(
     slots.into_iter().partition(|(_, record)| record.left_at.is_some())
 }
 
+impl Settings {
+    /// The settings with each slot filled by what was asked for ahead, where that has taken the place of the queued resource
+    /// that the config names.
+    #[must_use]
+    pub fn filled(mut self, slots: &BTreeMap<String, SlotRecord>) -> Settings {
+        for (name, slot) in &mut self.slots {
+            let by = slots.get(name).and_then(|record| record.filled_by.as_ref());
+            if let (Some(by), Filling::QueuedResource(id)) = (by, &mut slot.filling)
+                && next_id(id) == by.id
+            {
+                id.clone_from(&by.id);
+            }
+        }
+        self
+    }
+}
+
 impl Fleet {
     /// A fleet from what the store held.
     pub fn new(settings: Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) -> Self {
         let (left, slots) = split(slots);
+        let settings = settings.filled(&slots);
         let memory: BTreeMap<_, _> =
             slots.keys().map(|name| (name.clone(), Memory::default())).collect();
         Fleet {

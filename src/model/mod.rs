@@ -4,6 +4,7 @@
 //! This room never does I/O, reads a clock or the environment, or knows of any other room.
 
 pub mod action;
+pub mod ahead;
 pub mod beacon;
 pub mod checkpoint;
 pub mod command;

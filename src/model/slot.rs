@@ -6,6 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::ahead::{Ahead, FilledBy};
 use super::command::Pause;
 use super::condition::{Condition, Kind, Verdict};
 use super::failure::Failure;
@@ -14,7 +15,7 @@ use super::ids::{Incarnation, RunOrder};
 use super::job::JobState;
 use super::lookup::CreateCheck;
 use super::queued::RequestState;
-use super::recovery::Recovery;
+use super::recovery::{Call, Recovery};
 use super::relaunch::Release;
 use super::settings::{Size, SlotSettings};
 use super::spec::{NodeSpec, TRAINING_KEY};
@@ -234,6 +235,12 @@ pub struct SlotRecord {
     /// The id of the queued resource that was asked for last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
+    /// What was asked for ahead of the end of its capacity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead: Option<Ahead>,
+    /// What was asked for ahead fills it, in the place of what the config names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filled_by: Option<FilledBy>,
     /// When a submission of its training job was intended that no read has shown yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_at: Option<Timestamp>,
@@ -370,6 +377,17 @@ impl SlotRecord {
         self.request.as_deref().filter(|_| self.ours && (none || waits))
     }
 
+    /// What was asked for ahead, and may be granted.
+    pub fn asked_ahead(&self) -> Option<&Ahead> {
+        self.ahead.as_ref().filter(|ahead| ahead.is_live())
+    }
+
+    /// Whether the journal intends the create of this queued resource ahead (S11).
+    pub fn intends_ahead(&self, filling: &Filling) -> bool {
+        let ahead = self.asked_ahead().filter(|ahead| ahead.id == filling.id());
+        ahead.is_some_and(|ahead| ahead.call == Some(Call::Intended))
+    }
+
     /// Since when its queued resource has waited in its queue.
     pub fn queued_since(&self) -> Option<Timestamp> {
         let seen = self.seen.as_ref()?;
@@ -428,6 +446,8 @@ impl SlotRecord {
             wanted: None,
             nudged: None,
             request: None,
+            ahead: None,
+            filled_by: None,
             submitted_at: None,
             named: None,
             resubmitted: Resubmitted::default(),

@@ -2,6 +2,7 @@
 //! goes on from there on the next grant.
 
 use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::queued::RequestState;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
@@ -43,53 +44,78 @@ fn world() -> World {
 }
 
 impl World {
-    /// Time goes on; never are there two requests of the slot.
-    fn with_one_request(&mut self, ms: i64) {
+    /// Time goes on; never are two requests of the slot granted.
+    fn with_one_grant(&mut self, ms: i64) {
         for _ in 0..ms / 1_000 {
             self.run_for(1_000);
-            assert!(self.cloud.queued.len() < 2, "{}", self.log.join("\n"));
+            let granted = |state: &str| ["PROVISIONING", "ACTIVE"].contains(&state);
+            let granted = self.cloud.queued.values().filter(|of| granted(of.state)).count();
+            assert!(granted < 2, "{}", self.log.join("\n"));
         }
     }
 
-    fn run_of_a(&self) -> Option<&tpu_watchdog::simulator::things::Run> {
-        self.cloud.nodes.get(&(ZONE.to_owned(), "a".to_owned())).map(|node| &node.run)
+    /// The run on the slot's node of this name.
+    fn run_on(&self, node: &str) -> Option<&tpu_watchdog::simulator::things::Run> {
+        self.cloud.nodes.get(&(ZONE.to_owned(), node.to_owned())).map(|node| &node.run)
+    }
+
+    fn methods(&self) -> Vec<&str> {
+        self.sent.iter().map(|sent| sent.method.as_str()).collect()
+    }
+
+    fn request_ids(&self) -> Vec<&str> {
+        self.cloud.queued.keys().map(|(_, id)| id.as_str()).collect()
     }
 }
 
 #[test]
-fn the_job_saves_before_the_end_and_goes_on_from_there_on_the_next_grant() {
+fn the_next_request_waits_before_the_end_and_the_job_goes_on_from_its_last_checkpoint() {
     let mut world = world();
     let ends_at = world.request(ZONE, "qr").unwrap().times.ends_at.expect("it is told");
     assert!(ends_at > crate::world::at(minutes(180)) && ends_at < crate::world::at(minutes(200)));
-    world.with_one_request(minutes(150));
-    let (before, step) = (world.newest_checkpoint(), world.run_of_a().unwrap().step);
-    assert!(!world.run_of_a().unwrap().order.notice);
+    world.with_one_grant(minutes(100));
+    assert_eq!(world.request_ids(), ["qr"], "more than an hour before the end");
+    world.with_one_grant(minutes(50));
+    let (before, step) = (world.newest_checkpoint(), world.run_on("a").unwrap().step);
+    assert!(!world.run_on("a").unwrap().order.notice);
+    assert_eq!(world.request(ZONE, "qr-next").unwrap().state, RequestState::Waiting);
     // No capacity for an hour afterwards: it waits in its place.
     world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(75)));
-    world.with_one_request(minutes(30));
+    world.with_one_grant(minutes(30));
     let saved = world.newest_checkpoint();
     assert!(saved > before && saved >= Some(step), "asked for a checkpoint: {before:?} {saved:?}");
-    world.with_one_request(minutes(75));
-    let run = world.run_of_a().expect("it was granted").clone();
-    let why = || format!("{}\n{}", world.state("a"), world.log.join("\n"));
-    assert_eq!((run.order.generation, run.order.step), (2, saved), "{}", why());
-    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
-    let methods: Vec<_> = world.sent.iter().map(|sent| sent.method.as_str()).collect();
-    assert_eq!(methods, ["POST", "PATCH", "DELETE", "POST"], "{}", why());
+    let why = |world: &World| format!("{}\n{}", world.state("a"), world.log.join("\n"));
+    assert_eq!(world.request_ids(), ["qr-next"], "{}", why(&world));
+    world.with_one_grant(minutes(75));
+    let run = world.run_on("a-next").unwrap_or_else(|| panic!("{}", why(&world))).clone();
+    assert_eq!((run.order.wait, run.order.step), (false, saved), "{}", why(&world));
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why(&world));
+    let sent = ["POST", "POST", "PATCH", "DELETE", "PATCH"];
+    assert_eq!(world.methods(), sent, "ahead, the notice, the end, the order: {}", why(&world));
     assert!(world.fleet().ledger.strays.is_empty());
-    assert!(world.request(ZONE, "qr").unwrap().times.ends_at > Some(ends_at), "a time of its own");
+    let next = world.request(ZONE, "qr-next").unwrap().times.ends_at;
+    assert!(next > Some(ends_at), "a time of its own");
+
+    // The ids take turns.
+    world.with_one_grant(minutes(200));
+    assert_eq!((world.request_ids(), world.run_on("a").is_some()), (vec!["qr"], true));
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why(&world));
+    assert_eq!(world.cloud.harmed, 0);
 }
 
 #[test]
 fn a_watchdog_that_dies_around_the_end_loses_none_of_it() {
-    for (call, arrives) in (0..3).flat_map(|call| [(call, false), (call, true)]) {
+    for (call, arrives) in (0..5).flat_map(|call| [(call, false), (call, true)]) {
         let mut world = world();
         world.dies_at = Some((call, arrives));
-        world.with_one_request(minutes(210));
+        world.with_one_grant(minutes(215));
         let why = || format!("{call} {arrives}: {}\n{}", world.state("a"), world.log.join("\n"));
-        assert!(world.dies_at.is_none(), "it died: {}", why());
+        assert!(world.dies_at.is_none() || call > 3, "it died: {}", why());
         assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
-        assert_eq!(world.run_of_a().unwrap().order.generation, 2, "{}", why());
+        assert_eq!(world.cloud.queued.len(), 1, "{}", why());
         assert!(world.fleet().ledger.strays.is_empty() && world.cloud.harmed == 0, "{}", why());
+        let node = if world.run_on("a").is_some() { "a" } else { "a-next" };
+        let run = world.run_on(node).unwrap_or_else(|| panic!("{}", why()));
+        assert!(!run.order.wait && run.order.generation > 1, "{}", why());
     }
 }

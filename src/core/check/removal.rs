@@ -34,7 +34,7 @@ pub fn removal(
     let called_off = stray.request.is_some();
     rule(settings.removes_dead || called_off, "S17", "the config removes no strays")?;
     let made_here = view.owner.as_ref() == Some(&settings.owner)
-        && view.slot.as_ref() == Some(&stray.name)
+        && view.slot.as_deref() == Some(stray.made_for())
         && view.zone == stray.zone
         && (called_off || view.node == stray.name);
     let plain = view.queued_resource.is_none() && !view.multislice && !view.is_v1;
@@ -53,7 +53,7 @@ pub fn removal(
     let same = view.incarnation.is_some() && view.incarnation == stray.incarnation;
     rule(fresh && same, "S1", "the GET must show the listed incarnation, at most 5 s ago")?;
     let holds = |pause: &Pause| pause.until.is_none_or(|until| now < until);
-    let paused = ledger.paused.iter().chain(ledger.left_paused.get(&stray.name)).any(holds);
+    let paused = ledger.paused.iter().chain(ledger.left_paused.get(stray.made_for())).any(holds);
     let held = settings.dry_run || view.opted_out || paused;
     rule(!held, "S7", "dry run, opted out or paused")
 }
@@ -107,7 +107,7 @@ fn is_anothers(fleet: &Fleet, stray: &Stray) -> bool {
     fleet.settings.slots.iter().any(|(name, slot)| {
         let named = slot.filling.id() == id && slot.zones.contains(&stray.zone);
         let forgotten = fleet.slots.get(name).is_some_and(|record| record.forgotten);
-        named && *name != stray.name && !forgotten
+        named && name != stray.made_for() && !forgotten
     })
 }
 
@@ -118,11 +118,11 @@ fn is_anothers(fleet: &Fleet, stray: &Stray) -> bool {
 pub fn idling(fleet: &Fleet, stray: &Stray, view: &NodeView, order: &RunOrder) -> Checked {
     let settings = &fleet.settings;
     let made_here = view.owner.as_ref() == Some(&settings.owner)
-        && view.slot.as_ref() == Some(&stray.name)
+        && view.slot.as_deref() == Some(stray.made_for())
         && view.zone == stray.zone
         && (stray.request.is_some() || view.node == stray.name);
-    let here = fleet.slots.get(&stray.name).filter(|record| record.zone == stray.zone);
-    let filling = settings.slots.get(&stray.name).map(|slot| &slot.filling);
+    let here = fleet.slots.get(stray.made_for()).filter(|record| record.zone == stray.zone);
+    let filling = settings.slots.get(stray.made_for()).map(|slot| &slot.filling);
     let slot = here.filter(|_| stray.request.is_none() || filling == Some(&stray.filling()));
     let owned = slot.is_some_and(|record| !record.forgotten) || is_anothers(fleet, stray);
     rule(!owned, "S17", "a slot owns the node")?;

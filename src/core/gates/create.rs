@@ -27,8 +27,8 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
 /// S21: another queued resource that was asked for in the slot's name may still be granted.
 pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
     let here = |stray: &Stray| stray.zone == ctx.record.zone && stray.filling() == ctx.slot.filling;
-    let asked =
-        |stray: &&Stray| stray.name == ctx.record.name && stray.request.is_some() && !here(stray);
+    let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.request.is_some();
+    let asked = |stray: &&Stray| mine(stray) && !here(stray);
     let stray = ctx.ledger.strays.values().find(asked)?;
     let (id, zone) = (stray.filling().id().to_owned(), &stray.zone);
     let state = stray.state.as_deref().unwrap_or("not listed yet");

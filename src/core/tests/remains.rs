@@ -218,6 +218,7 @@ fn s9_no_create_is_sent_where_a_dead_node_of_that_name_is_being_removed() {
         state: Some("PREEMPTED".into()),
         incarnation: None,
         request: None,
+        slot: None,
         twin: None,
         removal: Some(removal),
         told: None,

@@ -21,7 +21,7 @@ use crate::resource::spec;
 
 /// How long a request of ours waits at most, where neither the request that was learned nor the config
 /// says: one that this program has lost sight of ends by itself.
-const VALID_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+pub(super) const VALID_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Whether the full name of a queued resource is that of this id.
 pub fn names_request(name: &str, id: &str) -> bool {

@@ -1,0 +1,376 @@
+//! The next queued resource of a slot whose capacity ends by itself (flex-start), asked for before that end.
+//!
+//! It reads when the present capacity ends, and asks an hour before, once for each end. The request may not be granted before
+//! that time (`validInterval`), so that no two grants are billed, and has ids of its own for itself and its nodes: the
+//! present ones are taken. Its machines would start from the checkpoint of an hour ago: their order says `wait`, and one
+//! from the newest checkpoint follows when they are up (`machines`).
+//!
+//! It takes the place of the former one when that is removed and its create is due: the slot is then filled by the new id,
+//! and waits in the queue without a recovery. Where it was refused, has failed, or is gone by then, the create goes on as
+//! after any other end. A recovery that needs another TPU before that, a job that is finished, and an operator's `forget`
+//! leave it behind as a stray, which is withdrawn while it waits (`strays`). It never touches the capacity that is there.
+//!
+//! Example: `a` is filled by `qr`, whose capacity ends at 12:00. At 11:00 `qr-next` is asked for, from 12:00 on. At 12:00 `qr`
+//! is SUSPENDED, is removed within a poll, and `a` waits as `qr-next`, with an hour's place in the queue.
+
+// unverified: a request with a beginning that is ahead gets its place in the queue when it is made, and flex-start takes one.
+// settled by: gcloud alpha compute tpus queued-resources create ID --provisioning-model=flex-start --valid-after-time TIME …
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::model::action::{Action, CallOutcome};
+use crate::model::ahead::{Ahead, FilledBy, next_id};
+use crate::model::condition::{Condition, Kind, Verdict};
+use crate::model::event::{CallResult, Evidence, Verb, What};
+use crate::model::filling::Filling;
+use crate::model::fleet::{Fleet, Ledger, Pending, Stray};
+use crate::model::ids::RunOrder;
+use crate::model::phase::Phase;
+use crate::model::queued::{RequestState, RequestView};
+use crate::model::recovery::Call;
+use crate::model::slot::SlotRecord;
+use crate::model::spec::NodeSpec;
+use crate::model::time::elapsed;
+
+use super::condemn::request_id;
+use super::ctx::SlotCtx;
+use super::gates::{self, Before, Gate};
+use super::listed::Listed;
+use super::turn::Turn;
+use super::{check, diagnose};
+
+/// So long before the end it is asked for.
+const ASKED_BEFORE: Duration = Duration::from_secs(3600);
+/// A create without an answer that no listing shows for so long was not carried out.
+const SHOWN_WITHIN: Duration = Duration::from_secs(10 * 60);
+/// A recovery that owes a create so long before the end does not wait for it.
+const TAKEN_UP_BEFORE: Duration = diagnose::RUN_OUT;
+
+/// Whether a slot that is well has to be looked at: its capacity ends soon.
+pub fn is_near(record: &SlotRecord, now: Timestamp) -> bool {
+    record.asked_ahead().is_some() || ending(record, now).is_some()
+}
+
+/// When the capacity that is there ends, where that is soon and nothing was asked for yet.
+fn ending(record: &SlotRecord, now: Timestamp) -> Option<Timestamp> {
+    let seen = record.seen.as_ref().filter(|seen| seen.ready && seen.times.is_limited)?;
+    let from = seen.times.ends_at.filter(|at| now < *at && elapsed(now, *at) <= ASKED_BEFORE)?;
+    let known = record.ahead.as_ref().is_some_and(|ahead| ahead.from == from);
+    (record.incarnation.is_some() && !known).then_some(from)
+}
+
+/// Asks for it, or leaves behind what is not wanted any longer. Returns whether the record changed.
+pub fn keep(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> bool {
+    if ctx.memory.pending.contains(&Pending::Call) {
+        return false;
+    }
+    if let Some(ahead) = ctx.record.asked_ahead() {
+        let Some(why) = unwanted(ctx, ahead) else { return false };
+        let left = leave(ctx.record, ctx.ledger, &why, turn);
+        ctx.budget.ledger_changed |= left;
+        return left;
+    }
+    let Some(from) = ending(ctx.record, ctx.now) else { return false };
+    let free = ctx.record.ours && ctx.record.recovery.is_none() && ctx.record.wanted.is_none();
+    let over = diagnose::finished(ctx.record, ctx.slot) || ctx.record.released.is_some();
+    let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.twin.is_none();
+    let followed = ctx.ledger.strays.values().any(mine);
+    if !free || over || followed || gates::first_hold(gates, ctx, Before::Ahead).is_some() {
+        return false;
+    }
+    ask(ctx, from, turn);
+    true
+}
+
+/// Why what was asked for ahead is not wanted any longer.
+fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
+    let record = &*ctx.record;
+    if diagnose::finished(record, ctx.slot) {
+        return Some("its job is finished".to_owned());
+    }
+    if record.released.is_some() || record.forgotten {
+        return Some("its TPU is given back, or the slot is forgotten".to_owned());
+    }
+    let soon = ctx.now >= ahead.from || elapsed(ctx.now, ahead.from) <= TAKEN_UP_BEFORE;
+    let owes = record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone);
+    if owes && !soon {
+        return Some(format!("the slot needs another TPU before {:.0}", ahead.from));
+    }
+    // Another request took the place of the one that it was to follow.
+    let ends = record.seen.as_ref().filter(|seen| seen.ready).and_then(|seen| seen.times.ends_at);
+    let other = ends.is_some_and(|at| at != ahead.from);
+    other.then(|| format!("the capacity that it was to follow at {:.0} is not there", ahead.from))
+}
+
+fn ask(ctx: &mut SlotCtx, from: Timestamp, turn: &mut Turn) {
+    let (now, record) = (ctx.now, &*ctx.record);
+    let id = next_id(ctx.slot.filling.id());
+    let filling = Filling::QueuedResource(id.clone());
+    let order = RunOrder {
+        generation: record.job.generation + 1,
+        wait: ctx.slot.supervisor.is_some(),
+        ..RunOrder::default()
+    };
+    let taken = ctx.settings.slots.values().any(|slot| slot.filling == filling);
+    let ahead = Ahead { id: id.clone(), from, asked_at: now, order, call: None, seen: None };
+    let spec = ctx.specification().after_end(from, &record.name).filter(|_| !taken);
+    let Some(spec) = spec else {
+        ctx.record.ahead = Some(ahead);
+        let text = format!(
+            "its capacity ends at {from:.0}; the next request is sent then: {id} can't be asked for ahead (another slot has it, the ids get too \
+             long, or the request's own end is over by then)"
+        );
+        return turn.tell(ctx.record, What::Note, text);
+    };
+    let supervisor = ctx.slot.supervisor.as_deref();
+    let body = spec.render(&ctx.settings.owner, &record.name, &ahead.order, supervisor);
+    let (_, case) = ctx.case();
+    if let Err(violation) = check::ahead(&case, &ahead, &body) {
+        let what = What::InvariantViolation { invariant: violation.name().to_owned() };
+        ctx.record.ahead = Some(ahead);
+        return turn.tell(ctx.record, what, format!("{id} is not asked for ahead: {violation}"));
+    }
+    let record = &mut *ctx.record;
+    let evidence = Evidence {
+        condition: record.verdict.condition,
+        kind: Kind::Lost,
+        symptom_at: now,
+        sick_seconds: 0.0,
+        reads: 0,
+        confirmed_at: ctx.memory.last_read.unwrap_or(now),
+        observed: format!("its capacity ends at {from:.0}"),
+    };
+    let intent = What::Intent {
+        call: Verb::Create,
+        zone: record.zone.clone(),
+        incarnation: None,
+        generation: Some(ahead.order.generation),
+        evidence: Some(evidence),
+        decided_by: ctx.settings.decided_by.clone(),
+    };
+    let text = format!(
+        "its capacity ends at {from:.0}: create queued resource {id} in {}, which is granted then at the earliest",
+        record.zone
+    );
+    turn.tell(record, intent, text);
+    let of = format!("ahead {from}");
+    let request_id = Some(request_id(record, "create", &of));
+    record.ahead = Some(Ahead { call: Some(Call::Intended), ..ahead });
+    ctx.memory.pending.insert(Pending::Call);
+    ctx.ledger.creates.push(now);
+    ctx.budget.ledger_changed = true;
+    let (slot, zone) = (record.name.clone(), record.zone.clone());
+    turn.act(Action::Create { slot, zone, body, request_id, filling });
+}
+
+/// Takes in what came of its create. Returns whether it was that call's: there is one at a time.
+pub fn called(fleet: &mut Fleet, name: &str, outcome: &CallOutcome, turn: &mut Turn) -> bool {
+    let Some(record) = fleet.slots.get_mut(name).or_else(|| fleet.left.get_mut(name)) else {
+        return false;
+    };
+    let intended = |ahead: &&mut Ahead| ahead.call == Some(Call::Intended);
+    let Some(ahead) = record.ahead.as_mut().filter(intended) else { return false };
+    let id = ahead.id.clone();
+    let (call, result, why) = match outcome {
+        CallOutcome::Accepted(operation) => {
+            let operation = operation.clone();
+            (Some(Call::Accepted { operation }), CallResult::Accepted, String::new())
+        }
+        CallOutcome::Unknown(failure) => {
+            (Some(Call::Unknown), CallResult::Unknown, format!(": {failure}"))
+        }
+        CallOutcome::Refused(failure) => (None, CallResult::Refused, format!(": {failure}")),
+        CallOutcome::NotSent(failure) => (None, CallResult::NotSent, format!(": {failure}")),
+    };
+    let then = if call.is_none() { "; the next request is sent at the end" } else { "" };
+    ahead.call = call;
+    tell(record, result, format!("create of {id} ahead {}{why}{then}", result.name()), turn);
+    fleet.dirty.insert(name.to_owned());
+    true
+}
+
+fn tell(record: &SlotRecord, result: CallResult, message: String, turn: &mut Turn) {
+    let what = What::Outcome { call: Verb::Create, result, incarnation: None, submission: None };
+    turn.tell(record, what, message);
+}
+
+/// An earlier process may have sent what it intended.
+pub fn forget_calls(fleet: &mut Fleet) {
+    for (name, record) in &mut fleet.slots {
+        let calls = fleet.memory.get(name).is_some_and(|of| of.pending.contains(&Pending::Call));
+        let intended = |ahead: &&mut Ahead| ahead.call == Some(Call::Intended) && !calls;
+        if let Some(ahead) = record.ahead.as_mut().filter(intended) {
+            ahead.call = Some(Call::Unknown);
+        }
+    }
+}
+
+/// Follows it in the listings of a poll.
+pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
+    let live = fleet.slots.values().filter(|record| record.asked_ahead().is_some());
+    let names: Vec<String> = live.map(|record| record.name.clone()).collect();
+    for name in names {
+        let Fleet { slots, ledger, settings, dirty, dirty_ledger, .. } = &mut *fleet;
+        let Some(record) = slots.get_mut(&name) else { continue };
+        let Some(ahead) = record.asked_ahead() else { continue };
+        let request = listed.request(&record.zone, &ahead.id);
+        let is_there = request.is_some_and(|of| is_ours(record, of, &settings.owner));
+        let came_to = match request {
+            Some(request) if is_there => shown(record, request, turn),
+            Some(_) => Some("another client's queued resource has its id".to_owned()),
+            None if !listed.requests_were_read(&record.zone) => None,
+            None if ahead.seen.is_some() => Some("it is gone, not by this watchdog".to_owned()),
+            None if elapsed(ahead.asked_at, turn.now) < SHOWN_WITHIN => None,
+            None => Some("no listing shows it, so it was not made".to_owned()),
+        };
+        if let Some(why) = came_to {
+            // One that has ended holds quota until it is deleted.
+            match is_there {
+                true => *dirty_ledger |= leave(record, ledger, &why, turn),
+                false => gone(record, &why, turn),
+            }
+        }
+        dirty.insert(name);
+    }
+}
+
+fn is_ours(record: &SlotRecord, request: &RequestView, owner: &str) -> bool {
+    request.owner.as_deref() == Some(owner) && request.slot.as_ref() == Some(&record.name)
+}
+
+/// Takes in how it stands. Returns why it won't be granted, where it has ended.
+fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Option<String> {
+    let (state, incarnation) = (request.state.as_str().to_owned(), request.incarnation()?);
+    let ahead = record.ahead.as_mut()?;
+    let (id, from) = (ahead.id.clone(), ahead.from);
+    let is = Some((state, incarnation));
+    if ahead.seen == is {
+        return None;
+    }
+    let untold = ahead.call != Some(Call::Observed);
+    (ahead.seen, ahead.call) = (is, Some(Call::Observed));
+    if untold {
+        tell(record, CallResult::Done, format!("create of {id} ahead: it is listed"), turn);
+    }
+    let state = request.state.as_str();
+    use RequestState::{Active, Deleting, Failed, Provisioning, Suspended, Suspending};
+    match request.state {
+        Failed | Suspended | Suspending | Deleting => {
+            let error = request.error.as_deref().unwrap_or("the API gives no reason");
+            return Some(format!("it is {state}: {error}"));
+        }
+        Active | Provisioning if turn.now < from => {
+            let text = format!(
+                "{id} is {state} before {from:.0}, the beginning that it was asked for: both are billed until then"
+            );
+            turn.tell(record, What::Note, text);
+        }
+        _ => {}
+    }
+    None
+}
+
+/// It is not asked for again before that end.
+fn gone(record: &mut SlotRecord, why: &str, turn: &mut Turn) {
+    let Some(ahead) = record.ahead.as_mut() else { return };
+    let told = ahead.call.take() == Some(Call::Observed);
+    let text =
+        format!("{} was asked for ahead: {why}; the next request is sent at the end", ahead.id);
+    match told {
+        true => turn.tell(record, What::Note, text),
+        false => tell(record, CallResult::Failed, text, turn),
+    }
+}
+
+/// Leaves it behind as a stray: it is withdrawn while it waits. Returns whether that could be.
+pub fn leave(record: &mut SlotRecord, ledger: &mut Ledger, why: &str, turn: &mut Turn) -> bool {
+    let Some(ahead) = record.asked_ahead() else { return false };
+    let (zone, slot) = (record.zone.clone(), record.name.clone());
+    let key = Stray::key(&zone, &ahead.id);
+    if ledger.strays.contains_key(&key) {
+        return false;
+    }
+    let (state, incarnation) = ahead.seen.clone().unzip();
+    let why = format!("it was asked for ahead of the end of {slot}'s capacity, and {why}");
+    let (id, slot) = (ahead.id.clone(), Some(slot));
+    let stray = Stray {
+        request: Some(id.clone()),
+        slot,
+        state,
+        incarnation,
+        ..Stray::followed(zone, id, why.clone(), turn.now)
+    };
+    ledger.strays.insert(key, stray);
+    let Some(ahead) = record.ahead.as_mut() else { return false };
+    let untold = ahead.call.take() != Some(Call::Observed);
+    let text = format!("queued resource {}: {why}; it is deleted while it waits", ahead.id);
+    match untold {
+        true => tell(record, CallResult::CalledOff, text, turn),
+        false => turn.tell(record, What::Note, text),
+    }
+    true
+}
+
+/// The slots that owe a create, and for which a request waits already, go on with that one.
+pub fn hand_over(fleet: &mut Fleet, turn: &mut Turn) {
+    let due = |record: &&SlotRecord| {
+        let owes = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone && !r.no_create);
+        let soon = |ahead: &Ahead| {
+            turn.now >= ahead.from || elapsed(turn.now, ahead.from) <= TAKEN_UP_BEFORE
+        };
+        owes && !record.forgotten && record.asked_ahead().is_some_and(soon)
+    };
+    let names: Vec<String> =
+        fleet.slots.values().filter(due).map(|record| record.name.clone()).collect();
+    for name in names {
+        let calls = |fleet: &Fleet| {
+            let memory = fleet.memory.get(&name);
+            memory.is_some_and(|memory| memory.pending.contains(&Pending::Call))
+        };
+        if fleet.settings.dry_run || calls(fleet) {
+            continue;
+        }
+        take_up(fleet, &name, turn);
+    }
+}
+
+fn take_up(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
+    let (Some(record), Some(slot)) =
+        (fleet.slots.get_mut(name), fleet.settings.slots.get_mut(name))
+    else {
+        return;
+    };
+    if diagnose::finished(record, slot) {
+        return;
+    }
+    let (Some(ahead), Some(recovery)) = (record.ahead.take(), record.recovery.take()) else {
+        return;
+    };
+    let why = format!(
+        "queued resource {}, asked for at {:.0}, takes the place of {}, whose capacity has ended",
+        ahead.id,
+        ahead.asked_at,
+        slot.filling.id()
+    );
+    if ahead.call != Some(Call::Observed) {
+        let text = format!("create of {} ahead: it is read back", ahead.id);
+        tell(record, CallResult::Failed, text, turn);
+    }
+    slot.filling = Filling::QueuedResource(ahead.id.clone());
+    let policy = record.spec.as_ref().and_then(NodeSpec::policy).cloned();
+    record.request = Some(ahead.id.clone());
+    record.filled_by = Some(FilledBy { id: ahead.id, policy });
+    // Its order is older than any from now on: one from the newest checkpoint follows.
+    record.job.generation = record.job.generation.max(ahead.order.generation) + 1;
+    (record.incarnation, record.seen, record.suspicion) = (None, None, None);
+    record.verdict = Verdict::new(Condition::Unclear, "not read yet");
+    // Reads that are under way are of the former one.
+    record.mutated_at = Some(turn.now);
+    turn.tell(record, What::Withdrawn { cause: recovery.cause }, why);
+    if let Some(memory) = fleet.memory.get_mut(name) {
+        (memory.shown, memory.confirmed, memory.absence_confirmed) = (None, None, false);
+    }
+    fleet.dirty.insert(name.to_owned());
+}
