@@ -55,6 +55,13 @@ pub fn describe(
     text
 }
 
+fn after_the_end(slot: &SlotView) -> String {
+    match &slot.next_request {
+        Some(next) => format!("{} is asked for already ({})", next.name, next.state),
+        None => "its next request is sent an hour before".to_owned(),
+    }
+}
+
 /// The facts, by label.
 fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
     let ago = |at: Timestamp| {
@@ -71,7 +78,7 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
     if let Some(at) = slot.ends_at.filter(|at| *at > now) {
         let left = span(elapsed(now, at));
         let at = at.strftime("%F %H:%M UTC");
-        all.push(("Ends", format!("{at} (in {left}): flex-start; then it is asked for again")));
+        all.push(("Ends", format!("{at} (in {left}): flex-start; {}", after_the_end(slot))));
     }
     all.push((
         "Condition",

@@ -79,7 +79,8 @@ pub async fn doctor(at: &ConfigFile, args: &DoctorArgs) -> Outcome {
     let stored = stored(&clients, &config).await;
     let mut needs = Vec::new();
     for slot in slots {
-        for finding in of_slot(&clients, &config, slot, &account, &stored, &mut needs).await {
+        let slot = slot.clone().filled(stored.slots.get(&slot.name));
+        for finding in of_slot(&clients, &config, &slot, &account, &stored, &mut needs).await {
             told.tell(finding);
         }
     }

@@ -54,10 +54,11 @@ pub async fn drill(at: &ConfigFile, args: &DrillArgs) -> Outcome {
     let record = meant(args, &config, &stored)?;
     let clients = wire::clients(&config)?;
     let deadline = Instant::now() + config.settings.poll.timeout;
-    let view = match config.settings.slots.get(&args.slot).map(|slot| &slot.filling) {
+    let slot = config.settings.slots.get(&args.slot);
+    let view = match slot.map(|slot| slot.clone().filled(Some(record)).filling) {
         Some(Filling::QueuedResource(id)) => {
             let nodes = record.nodes();
-            let read = clients.tpu.get_filled(&record.zone, id, nodes, deadline).await;
+            let read = clients.tpu.get_filled(&record.zone, &id, nodes, deadline).await;
             read.map(|reading| match reading {
                 Reading::Node(view) => Some(view),
                 Reading::Absent | Reading::Unread(_) => None,

@@ -34,10 +34,10 @@ use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::time::elapsed;
 
-use super::condemn::request_id;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::listed::Listed;
+use super::moves::request_id;
 use super::turn::Turn;
 use super::{check, diagnose};
 

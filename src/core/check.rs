@@ -26,7 +26,7 @@ pub use order::{amendment, order};
 pub use removal::{idling, removal};
 
 use body::specification;
-use case::{REPORTED_FOR, VERIFIED_FOR, listed, rule};
+use case::{CREATES, REPORTED_FOR, VERIFIED_FOR, listed, rule};
 use follows::can_follow;
 use pools::pool_is_supplied;
 use room::{Sort, sort, takes_room};
@@ -53,8 +53,6 @@ use crate::model::time::elapsed;
 /// between them, waits so much longer (S8).
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const SECOND_LOOK: Duration = Duration::from_secs(3600);
-/// Creates that may be in a minute.
-const CREATES: usize = 60;
 
 /// The count of judged slots in recovery, by this file's own reading of S6, kept while one step
 /// decides about many slots.

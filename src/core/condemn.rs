@@ -33,7 +33,7 @@ use crate::model::time::elapsed;
 use crate::model::traits::BudgetOf;
 
 use super::ctx::SlotCtx;
-use super::moves::{advance, came_to_nothing};
+use super::moves::{advance, came_to_nothing, request_id};
 use super::turn::Turn;
 use super::{request, resubmission, runs};
 
@@ -231,11 +231,4 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
         force,
         stray: false,
     });
-}
-
-/// A request id that is the same for the same intent: derived, so that the core stays
-/// deterministic. A late copy, after its answer was lost, does nothing more.
-pub fn request_id(record: &SlotRecord, verb: &str, of: &str) -> String {
-    let name = format!("{verb} {} {} {of} {}", record.zone, record.name, record.job.generation);
-    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
 }

@@ -159,3 +159,10 @@ pub fn backoff(policy: &Policy, slot: &str, failures: u32) -> Duration {
     let longest = policy.backoff_first.saturating_mul(factor).min(policy.backoff_max);
     spread(longest * 3 / 4, longest, slot, failures)
 }
+
+/// A request id that is the same for the same intent: derived, so that the core stays
+/// deterministic. A late copy, after its answer was lost, does nothing more.
+pub fn request_id(record: &SlotRecord, verb: &str, of: &str) -> String {
+    let name = format!("{verb} {} {} {of} {}", record.zone, record.name, record.job.generation);
+    uuid::Uuid::new_v5(&uuid::Uuid::NAMESPACE_OID, name.as_bytes()).to_string()
+}

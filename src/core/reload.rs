@@ -23,7 +23,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
-    fleet.settings = settings.filled(&fleet.slots);
+    fleet.settings = settings.filled(&fleet.slots).filled(&fleet.left);
     fleet.forget_decisions();
     ahead::forget_calls(fleet);
     lead(fleet, turn);

@@ -244,7 +244,7 @@ fn is_removable(fleet: &Fleet, stray: &Stray, now: Timestamp) -> bool {
         let wait = if again { RETRY_AFTER } else { AGAIN_AFTER };
         elapsed(removal.at, now) < wait
     });
-    let of = stray.made_for();
+    let of = stray.twin.as_ref().map_or(stray.made_for(), |twin| &twin.slot);
     let record = fleet.slots.get(of).or_else(|| fleet.left.get(of));
     let slot = stray.slot(&fleet.settings).and_then(|name| fleet.slots.get(name));
     let lives_here = slot.is_some_and(|record| record.zone == *zone && !record.forgotten);

@@ -30,11 +30,10 @@ use crate::model::spec::NodeSpec;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 
-use super::condemn::request_id;
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::judge::{self, UNHEARD_FOR};
-use super::moves::advance;
+use super::moves::{advance, request_id};
 use super::turn::Turn;
 use super::{confirm, diagnose, ending, location, pool, reads, request, resubmission, runs};
 

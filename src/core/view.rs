@@ -10,6 +10,7 @@ use super::gates::{self, Obstacle};
 use super::relaunch::wanted_for;
 use super::{location, pool, reads, resubmission};
 use crate::model::action::Input;
+use crate::model::ahead::Ahead;
 use crate::model::condition::{Condition, Kind};
 use crate::model::failure::FailureClass;
 use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
@@ -141,6 +142,11 @@ fn requested(slot: Option<&SlotSettings>, seen: Option<&Seen>) -> Option<Request
     Some(RequestStatus { name, state, since })
 }
 
+fn ahead(ahead: &Ahead) -> RequestStatus {
+    let state = ahead.seen.as_ref().map_or("not listed yet", |(state, _)| state.as_str());
+    RequestStatus { name: ahead.id.clone(), state: state.to_owned(), since: ahead.asked_at }
+}
+
 fn stray(stray: &Stray) -> StrayView {
     StrayView {
         name: stray.name.clone(),
@@ -183,6 +189,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         kind: settings.map_or("node", |slot| slot.filling.name()).to_owned(),
         incarnation: record.incarnation.clone(),
         request: requested(settings, present),
+        next_request: record.asked_ahead().map(ahead),
         state: present.map(|seen| state(record, seen)),
         health: present.and_then(|s| s.health.clone()),
         condition: record.verdict.condition,

@@ -119,9 +119,7 @@ pub fn apart(fleet: &Fleet, then: Vec<Action>, now: Timestamp) -> (Vec<Action>, 
                 return record.is_some_and(|record| record.job.intends(patch));
             }
         };
-        record
-            .and_then(|record| record.recovery.as_ref())
-            .is_some_and(|r| r.phase == phase && r.call == Some(Call::Intended))
+        record.and_then(|record| record.recovery.as_ref()).is_some_and(|r| r.intends(phase))
     };
     let (intended, called_off): (Vec<_>, Vec<_>) = then.into_iter().partition(is_intended);
     let answer = |action: Action| {
@@ -140,7 +138,11 @@ fn whose<'a>(fleet: &'a Fleet, action: &'a Action) -> &'a str {
         }
         _ => None,
     };
-    stray.map_or(action.slot(), Stray::made_for)
+    let of = |stray: &'a Stray| match &stray.twin {
+        Some(twin) => twin.slot.as_str(),
+        None => stray.made_for(),
+    };
+    stray.map_or(action.slot(), of)
 }
 
 /// Whether a slot, or a stray of that name, is paused. A patch is none of this: a pause is told to the

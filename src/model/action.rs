@@ -277,10 +277,7 @@ impl Record {
                 stray.is_some_and(|stray| stray.intends(patch))
             }
             (Record::Slot(record), action) if record.name == action.slot() => {
-                let calls = |phase| {
-                    let recovery = record.recovery.as_ref();
-                    recovery.is_some_and(|r| r.phase == phase && r.call == Some(Call::Intended))
-                };
+                let calls = |phase| record.recovery.as_ref().is_some_and(|r| r.intends(phase));
                 match action {
                     Action::Delete { stray, .. } => !stray && calls(Phase::Deleting),
                     Action::Create { filling, .. } => {

@@ -140,10 +140,9 @@ impl Stray {
         }
     }
 
-    /// The slot that it was made for.
+    /// The slot that it was made for, by the name in its metadata.
     pub fn made_for(&self) -> &str {
-        let twin = || self.twin.as_ref().map(|twin| &twin.slot);
-        self.slot.as_ref().or_else(twin).unwrap_or(&self.name)
+        self.slot.as_ref().unwrap_or(&self.name)
     }
 
     /// The kind of thing that is read, and deleted.
@@ -411,19 +410,28 @@ pub fn split(
     slots.into_iter().partition(|(_, record)| record.left_at.is_some())
 }
 
-impl Settings {
-    /// The settings with each slot filled by what was asked for ahead, where that has taken the place of the queued resource
-    /// that the config names.
+impl SlotSettings {
+    /// The slot as it is filled: by what was asked for ahead, where that has taken the place of the queued resource that the
+    /// config names.
     #[must_use]
-    pub fn filled(mut self, slots: &BTreeMap<String, SlotRecord>) -> Settings {
-        for (name, slot) in &mut self.slots {
-            let by = slots.get(name).and_then(|record| record.filled_by.as_ref());
-            if let (Some(by), Filling::QueuedResource(id)) = (by, &mut slot.filling)
-                && next_id(id) == by.id
-            {
-                id.clone_from(&by.id);
-            }
+    pub fn filled(mut self, record: Option<&SlotRecord>) -> SlotSettings {
+        let by = record.and_then(|record| record.filled_by.as_ref());
+        if let (Some(by), Filling::QueuedResource(id)) = (by, &mut self.filling)
+            && next_id(id) == by.id
+        {
+            id.clone_from(&by.id);
         }
+        self
+    }
+}
+
+impl Settings {
+    /// The settings with each slot as it is filled.
+    #[must_use]
+    pub fn filled(mut self, records: &BTreeMap<String, SlotRecord>) -> Settings {
+        let slots = self.slots.into_iter();
+        self.slots =
+            slots.map(|(name, slot)| (name.clone(), slot.filled(records.get(&name)))).collect();
         self
     }
 }
@@ -432,7 +440,7 @@ impl Fleet {
     /// A fleet from what the store held.
     pub fn new(settings: Settings, slots: BTreeMap<String, SlotRecord>, ledger: Ledger) -> Self {
         let (left, slots) = split(slots);
-        let settings = settings.filled(&slots);
+        let settings = settings.filled(&slots).filled(&left);
         let memory: BTreeMap<_, _> =
             slots.keys().map(|name| (name.clone(), Memory::default())).collect();
         Fleet {

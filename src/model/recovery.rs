@@ -198,6 +198,11 @@ impl Recovery {
         }
     }
 
+    /// Whether the journal intends the call of this phase (S11).
+    pub fn intends(&self, phase: Phase) -> bool {
+        self.phase == phase && self.call == Some(Call::Intended)
+    }
+
     /// Moves on, and keeps how long the phase took.
     ///
     /// # Errors

@@ -235,10 +235,10 @@ pub struct SlotRecord {
     /// The id of the queued resource that was asked for last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<String>,
-    /// What was asked for ahead of the end of its capacity.
+    /// The queued resource that was asked for ahead of the end of its capacity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead: Option<Ahead>,
-    /// What was asked for ahead fills it, in the place of what the config names.
+    /// The one that was asked for ahead fills it, in the place of the one that the config names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub filled_by: Option<FilledBy>,
     /// When a submission of its training job was intended that no read has shown yet.
@@ -377,7 +377,7 @@ impl SlotRecord {
         self.request.as_deref().filter(|_| self.ours && (none || waits))
     }
 
-    /// What was asked for ahead, and may be granted.
+    /// The queued resource that was asked for ahead, and may be granted.
     pub fn asked_ahead(&self) -> Option<&Ahead> {
         self.ahead.as_ref().filter(|ahead| ahead.is_live())
     }

@@ -241,6 +241,9 @@ pub struct SlotView {
     /// The queued resource, while there is one; none for other kinds.
     #[serde(default)]
     pub request: Option<RequestStatus>,
+    /// The queued resource that was asked for ahead of the end of its capacity.
+    #[serde(default)]
+    pub next_request: Option<RequestStatus>,
     /// The incarnation.
     pub incarnation: Option<super::ids::Incarnation>,
     /// State as the API spelled it.

@@ -8,7 +8,6 @@ pub mod body;
 pub mod reading;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -90,15 +89,9 @@ fn initiator(value: &Value) -> Option<Initiator> {
 /// The end of its place in the queue, in any of the three spellings.
 fn valid_until(raw: &Value) -> Option<Timestamp> {
     let policy = raw.get("queueingPolicy")?;
-    let lasts = lasts(policy).and_then(|lasts| Some(after(time(raw, "createTime")?, lasts)));
+    let lasts = body::lasts(policy).and_then(|lasts| Some(after(time(raw, "createTime")?, lasts)));
     let interval = || time(policy.get("validInterval")?, "endTime");
     lasts.or_else(|| time(policy, "validUntilTime")).or_else(interval)
-}
-
-/// For how long a request waits at most, where its policy says that as a duration.
-fn lasts(policy: &Value) -> Option<Duration> {
-    let text = policy.get("validUntilDuration")?.as_str()?;
-    Duration::try_from_secs_f64(text.strip_suffix('s')?.parse().ok()?).ok()
 }
 
 /// The ids of one specification's nodes: its own, or `{prefix}-0` to `{prefix}-(n-1)`; the prefix is

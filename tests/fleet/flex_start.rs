@@ -1,6 +1,10 @@
 //! Flex-start capacity ends by itself, and its end is known: the job is asked for a checkpoint before it, and
 //! goes on from there on the next grant.
 
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
 use tpu_watchdog::model::queued::RequestState;
 use tpu_watchdog::simulator::trouble::Trouble;
@@ -118,4 +122,100 @@ fn a_watchdog_that_dies_around_the_end_loses_none_of_it() {
         let run = world.run_on(node).unwrap_or_else(|| panic!("{}", why()));
         assert!(!run.order.wait && run.order.generation > 1, "{}", why());
     }
+}
+
+/// At work, with its next request in the queue since half an hour.
+fn asked() -> World {
+    let mut world = world();
+    world.with_one_grant(minutes(135));
+    assert_eq!(world.request_ids(), ["qr", "qr-next"], "{}", world.log.join("\n"));
+    world
+}
+
+#[test]
+fn s21_a_request_ahead_that_is_not_wanted_any_longer_is_withdrawn() {
+    for what in ["forget", "finished", "left"] {
+        let mut world = asked();
+        match what {
+            "forget" => world.command(CommandKind::Forget { slot: "a".into(), purge: false }),
+            "finished" => world.trouble(ZONE, "a", Trouble::JobEnds, None),
+            _ => {
+                world.settings.slots.remove("a");
+                world.reload();
+            }
+        }
+        world.with_one_grant(minutes(10));
+        let why = || format!("{what}: {}", world.log.join("\n"));
+        assert_eq!(world.request_ids(), ["qr"], "{}", why());
+        assert!(world.fleet().ledger.strays.is_empty() && world.cloud.harmed == 0, "{}", why());
+        assert!(world.is_ready(ZONE, "a"), "{}", why());
+    }
+}
+
+#[test]
+fn l3_without_its_request_ahead_the_create_goes_on_as_after_any_other_end() {
+    for what in ["a person deletes it", "its id is taken", "the TPU is lost before", "it fails"] {
+        let taken = what == "its id is taken";
+        let mut world = if taken { world() } else { asked() };
+        let path = format!("v2/projects/p/locations/{ZONE}/queuedResources");
+        match what {
+            "a person deletes it" => {
+                let path = format!("{path}/qr-next");
+                assert_eq!(world.call("DELETE", &path, &BTreeMap::new(), None).0, 200);
+            }
+            "its id is taken" => {
+                let node =
+                    json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"});
+                let later = json!({"validAfterDuration": "86400s"});
+                let spec = json!({"parent": format!("projects/p/locations/{ZONE}"), "nodeId": "theirs", "node": node});
+                let body = json!({"tpu": {"nodeSpec": [spec]}, "queueingPolicy": later});
+                let id = [("queuedResourceId".to_owned(), "qr-next".to_owned())].into();
+                assert_eq!(world.call("POST", &path, &id, Some(body)).0, 200);
+                world.with_one_grant(minutes(135));
+            }
+            "the TPU is lost before" => world.preempt(ZONE, "a"),
+            _ => {
+                let queued = world.cloud.queued.get_mut(&(ZONE.into(), "qr-next".into())).unwrap();
+                queued.state = "FAILED";
+                queued.error = Some(json!({"code": 4, "message": "not filled in its time"}));
+            }
+        }
+        world.with_one_grant(minutes(15));
+        let why = |world: &World| format!("{what}: {}\n{}", world.state("a"), world.log.join("\n"));
+        let there: &[&str] = if taken { &["qr", "qr-next"] } else { &["qr"] };
+        assert_eq!(world.request_ids(), there, "{}", why(&world));
+        let early = what == "the TPU is lost before";
+        assert!(world.is_ready(ZONE, "a"), "{}", why(&world));
+        world.with_one_grant(minutes(if early { 100 } else { 60 }));
+        assert_eq!(
+            world.fleet().slots["a"].verdict.condition,
+            Condition::Healthy,
+            "{}",
+            why(&world)
+        );
+        assert!(world.is_ready(ZONE, "a") && world.cloud.harmed == 0, "{}", why(&world));
+        assert!(world.fleet().ledger.strays.is_empty(), "{}", why(&world));
+        if taken {
+            assert!(
+                world.cloud.queued.contains_key(&(ZONE.into(), "qr-next".into())),
+                "a person's"
+            );
+        }
+    }
+}
+
+#[test]
+fn l2_a_slot_that_is_filled_by_its_next_request_is_left_in_peace_by_a_reload_and_a_restart() {
+    let mut world = asked();
+    world.with_one_grant(minutes(60));
+    let sent = world.sent.len();
+    assert!(world.is_ready(ZONE, "a-next"), "{}\n{}", world.state("a"), world.log.join("\n"));
+    world.reload();
+    world.with_one_grant(minutes(10));
+    world.restart();
+    world.with_one_grant(minutes(10));
+    let why = || format!("{}\n{}", world.state("a"), world.log.join("\n"));
+    assert_eq!(world.sent.len(), sent, "{}", why());
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
+    assert!(world.fleet().ledger.strays.is_empty());
 }

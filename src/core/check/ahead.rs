@@ -2,9 +2,8 @@
 
 use serde_json::Value;
 
-use super::CREATES;
 use super::body::specification;
-use super::case::{Case, Checked, rule};
+use super::case::{CREATES, Case, Checked, rule};
 use super::rules::is_held;
 use crate::model::ahead::Ahead;
 use crate::model::fleet::{Pending, Stray};

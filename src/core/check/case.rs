@@ -13,6 +13,9 @@ use crate::model::slot::SlotRecord;
 pub(super) const VERIFIED_FOR: Duration = Duration::from_secs(5);
 pub(super) const REPORTED_FOR: Duration = Duration::from_secs(10);
 
+/// Creates that may be in a minute.
+pub(super) const CREATES: usize = 60;
+
 /// A broken invariant, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Violation(pub(super) &'static str, pub(super) &'static str);

@@ -4,8 +4,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::body::VALID_FOR;
-use super::lasts;
+use super::body::{VALID_FOR, lasts};
 use crate::model::ahead::next_id;
 use crate::model::spec::{NodeSpec, REQUEST_KEY, SLICES_KEY};
 use crate::model::time::after;
@@ -74,7 +73,75 @@ fn name(spec: &mut Map<String, Value>, several: bool, node: &str) -> bool {
         None => (spec, "nodeId"),
     };
     let next = next_id(of.get(key).and_then(Value::as_str).unwrap_or(node));
-    let fits = next.len() < ID_MAX - if several { 4 } else { 0 };
+    // A slice's number follows the prefix.
+    let number = if several { "-4095".len() } else { 0 };
+    let fits = next.len() + number < ID_MAX;
     of.insert(key.into(), json!(next));
     fits
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const END: &str = "2026-06-08T12:00:00Z";
+
+    fn of(around: Value) -> NodeSpec {
+        let body = json!({"acceleratorType": "v6e-8", "runtimeVersion": "v", REQUEST_KEY: around});
+        NodeSpec::new(body.as_object().unwrap().clone())
+    }
+
+    fn next(around: Value) -> Option<Value> {
+        let next = of(around).after_end(END.parse().unwrap(), "slot")?;
+        Some(next.body()[REQUEST_KEY].clone())
+    }
+
+    #[test]
+    fn s12_the_next_request_is_as_the_present_one_but_for_its_beginning_and_its_ids() {
+        let run = json!({"maxRunDuration": "604800s"});
+        for (policy, until) in [
+            (json!({}), "2026-06-15T12:00:00Z"),
+            (json!({"validUntilDuration": "3600s"}), "2026-06-08T13:00:00Z"),
+            (json!({"validUntilTime": "2026-06-09T00:00:00Z"}), "2026-06-09T00:00:00Z"),
+            (
+                json!({"validInterval": {"startTime": "2026-06-01T00:00:00Z", "endTime": "2026-06-09T00:00:00Z"}}),
+                "2026-06-09T00:00:00Z",
+            ),
+        ] {
+            let around = json!({
+                "provisioningModel": "FLEX_START", "runDuration": run, "later": 1, "queueingPolicy": policy,
+                "nodeSpec": {"nodeId": "n"},
+            });
+            let mut expected = around.clone();
+            expected["queueingPolicy"] =
+                json!({"validInterval": {"startTime": END, "endTime": until}});
+            expected["nodeSpec"]["nodeId"] = json!("n-next");
+            assert_eq!(next(around.clone()), Some(expected), "{policy}");
+            let back = of(next(around.clone()).unwrap()).with_policy(Some(&policy));
+            let ids = back.after_end(END.parse().unwrap(), "slot").unwrap();
+            assert_eq!(ids.body()[REQUEST_KEY]["nodeSpec"], json!({"nodeId": "n"}), "in turns");
+        }
+        assert_eq!(next(json!({})).unwrap()["nodeSpec"], json!({"nodeId": "slot-next"}));
+        let many = json!({"nodes": 2, "nodeSpec": {SEVERAL[0]: {"nodeIdPrefix": "s"}}});
+        let named = json!({SEVERAL[0]: {"nodeIdPrefix": "s-next"}});
+        assert_eq!(next(many).unwrap()["nodeSpec"], named);
+        let unnamed = json!({"nodes": 2, "nodeSpec": {SEVERAL[0]: {}}});
+        assert_eq!(next(unnamed.clone()).unwrap()["nodeSpec"], unnamed["nodeSpec"]);
+        assert_eq!(of(json!({"queueingPolicy": 1})).with_policy(None).policy(), None);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_past_an_end_that_its_people_gave_or_under_an_id_that_is_too_long() {
+        let over = "2026-06-08T12:00:00Z";
+        for around in [
+            json!({"queueingPolicy": {"validUntilTime": over}}),
+            json!({"queueingPolicy": {"validInterval": {"endTime": over}}}),
+            json!({"runDuration": {"terminationTime": over}}),
+            json!({"nodeSpec": {"nodeId": "n".repeat(58)}}),
+        ] {
+            assert_eq!(next(around.clone()), None, "{around}");
+        }
+        let longest = json!({"nodeSpec": {"nodeId": "n".repeat(57)}});
+        assert!(next(longest).is_some());
+    }
 }

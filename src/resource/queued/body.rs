@@ -221,6 +221,12 @@ pub fn still_ahead(specification: &Value, now: Timestamp) -> Value {
     specification
 }
 
+/// For how long a request waits at most, where its policy says that as a duration.
+pub(super) fn lasts(policy: &Value) -> Option<Duration> {
+    let text = policy.get("validUntilDuration")?.as_str()?;
+    Duration::try_from_secs_f64(text.strip_suffix('s')?.parse().ok()?).ok()
+}
+
 /// Whether several nodes are asked for in a way that v2 has no word for.
 fn has_workload(spec: &Map<String, Value>) -> bool {
     let mut known = SEVERAL.iter().filter_map(|key| spec.get(*key));
