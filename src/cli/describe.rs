@@ -85,7 +85,8 @@ fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
         format!("{} since {}: {}", slot.condition, ago(slot.since), slot.evidence),
     ));
     if let Some(phase) = &slot.phase {
-        all.push(("Recovery", format!("under way: {phase}")));
+        let step = slot.recovery_step.map(|step| format!(" (step {} of {})", step.at, step.of));
+        all.push(("Recovery", format!("under way: {phase}{}", step.unwrap_or_default())));
     }
     let hold = slot.hold.as_ref().map_or(String::new(), |hold| format!(" ({hold})"));
     all.push(("Decision", format!("{}{hold}: {}", slot.action, slot.reason)));

@@ -11,6 +11,7 @@ use crate::model::phase::Phase;
 use crate::model::settings::{Overlay, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::{NodeSpec, TRAINING_KEY};
+use crate::model::step::Remedy;
 use crate::model::training::JobKind;
 use crate::store::Stored;
 
@@ -181,7 +182,7 @@ fn release_refused(record: &SlotRecord) -> Option<Refused> {
         );
         return Some(Refused::Wrong(text));
     }
-    let under_way = recovery.filter(|recovery| recovery.phase != Phase::Launched);
+    let under_way = recovery.filter(|recovery| recovery.phase() != Phase::Launched);
     let why = match &record.incarnation {
         _ if record.released.is_some() => return None,
         _ if under_way.is_some() => {
@@ -199,7 +200,7 @@ fn release_refused(record: &SlotRecord) -> Option<Refused> {
 }
 
 fn relaunch_refused(record: &SlotRecord) -> Option<Refused> {
-    if record.traits().is_job {
+    if record.traits().steps(Remedy::Relaunch).is_none() {
         let text = format!(
             "no run order reaches a training job: cancel it, then `retry {}` submits it again",
             record.name

@@ -29,9 +29,9 @@ use crate::model::fleet::{Fleet, Ledger, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
-use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::step::Call;
 use crate::model::time::elapsed;
 
 use super::ctx::SlotCtx;
@@ -94,7 +94,7 @@ fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
         return Some("its TPU is given back, or the slot is forgotten".to_owned());
     }
     let soon = ctx.now >= ahead.from || elapsed(ctx.now, ahead.from) <= TAKEN_UP_BEFORE;
-    let owes = record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone);
+    let owes = record.recovery.as_ref().is_some_and(|recovery| recovery.phase() == Phase::Gone);
     if owes && !soon {
         return Some(format!("the slot needs another TPU before {:.0}", ahead.from));
     }
@@ -316,7 +316,8 @@ pub fn leave(record: &mut SlotRecord, ledger: &mut Ledger, why: &str, turn: &mut
 /// The slots that owe a create, and for which a request waits already, go on with that one.
 pub fn hand_over(fleet: &mut Fleet, turn: &mut Turn) {
     let due = |record: &&SlotRecord| {
-        let owes = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone && !r.no_create);
+        let owes =
+            record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone && !r.no_create);
         let soon = |ahead: &Ahead| {
             turn.now >= ahead.from || elapsed(turn.now, ahead.from) <= TAKEN_UP_BEFORE
         };

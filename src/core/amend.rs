@@ -29,9 +29,9 @@ use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::ids::{Incarnation, RunOrder};
 use crate::model::node::{NodeState, NodeView};
-use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch, TAKES_WAIT};
 use crate::model::slot::{Seen, SlotRecord};
+use crate::model::step::{Call, Remedy};
 use crate::model::time::{after, elapsed, span};
 use crate::model::view::{ActionName, Decision};
 
@@ -183,6 +183,7 @@ fn reboots(ctx: &SlotCtx) -> Vec<(usize, String)> {
     let budget = ctx.slot.filling.traits().budget;
     let storm = ctx.ledger.breaker.as_ref().is_some_and(|breaker| breaker.holds(budget));
     let free = heard
+        && ctx.slot.filling.traits().steps(Remedy::Restart).is_some()
         && ctx.paused().is_none()
         && record.seen.as_ref().is_some_and(|seen| !seen.opted_out)
         && !(quiet || storm);
@@ -193,7 +194,7 @@ fn reboots(ctx: &SlotCtx) -> Vec<(usize, String)> {
 fn may_be_written(ctx: &SlotCtx, patch: &Patch) -> bool {
     let record = &*ctx.record;
     let Some(seen) = &record.seen else { return false };
-    let idle = record.recovery.as_ref().is_none_or(|r| r.phase.is_up());
+    let idle = record.recovery.as_ref().is_none_or(|r| r.phase().is_up());
     // A flag is taken back also where nothing else is done.
     let undoes = patch.only_undoes(seen.run.as_ref());
     let clear = ctx.condition() != Condition::Unclear && !seen.opted_out;

@@ -11,9 +11,9 @@ use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Ledger, Memory, Pending};
 use crate::model::operation::OperationState;
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::settings::{Policy, SlotSettings};
 use crate::model::slot::SlotRecord;
+use crate::model::step::Call;
 use crate::model::time::{after, elapsed};
 use crate::model::traits::BudgetOf;
 use crate::resource::mask::Mask;
@@ -33,7 +33,7 @@ const QUOTA_AGAIN: Duration = Duration::from_secs(3600);
 /// Applies the outcome of a delete or create.
 pub fn called(fleet: &mut Fleet, slot: &str, outcome: CallOutcome, turn: &mut Turn) {
     if let Some(record) = fleet.slots.get_mut(slot) {
-        let creating = record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+        let creating = record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Creating);
         // Whatever came back: reads that began before this prove nothing about the slot (S2). Only
         // a create that never left changed nothing; a delete that never left is verified again.
         if !(creating && matches!(outcome, CallOutcome::NotSent(_))) {
@@ -50,7 +50,7 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
     };
     let (policy, several) = (slot.policy.clone(), slot.zones.len() > 1);
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    let Some(phase) = record.recovery.as_ref().map(|r| r.phase) else { return };
+    let Some(phase) = record.recovery.as_ref().map(|r| r.phase()) else { return };
     let verb = if phase == Phase::Deleting { Verb::Delete } else { Verb::Create };
     if phase == Phase::Creating {
         let intended = record.recovery.as_ref().map(|r| r.phase_since);
@@ -186,10 +186,10 @@ pub fn operated(
     let (policy, kind) = (slot.policy.clone(), slot.filling.traits());
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
-    if recovery.call != Some(Call::Accepted { operation: operation.to_owned() }) {
+    if recovery.call() != Some(&Call::Accepted { operation: operation.to_owned() }) {
         return;
     }
-    let phase = recovery.phase;
+    let phase = recovery.phase();
     let memory = fleet.memory.entry(name.to_owned()).or_default();
     match (phase, result) {
         (_, Ok(OperationState::Running)) if memory.vanished == 0 => memory.operation_lost = None,
@@ -280,7 +280,7 @@ pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failu
     let recovery = record
         .recovery
         .as_mut()
-        .filter(|recovery| recovery.phase == Phase::Creating && !calling)?;
+        .filter(|recovery| recovery.phase() == Phase::Creating && !calling)?;
     recovery.failed.take()
 }
 
@@ -288,7 +288,7 @@ pub fn failed_and_gone(record: &mut SlotRecord, memory: &Memory) -> Option<Failu
 pub fn refused_unread(record: &mut SlotRecord, source: Source, now: Timestamp) -> Option<Failure> {
     let recovery = record.recovery.as_mut().filter(|recovery| {
         let long = elapsed(recovery.phase_since, now) >= UNREAD_FOR;
-        source == Source::Get && recovery.phase == Phase::Creating && recovery.not_made && long
+        source == Source::Get && recovery.phase() == Phase::Creating && recovery.not_made && long
     })?;
     recovery.failed.take()
 }

@@ -257,9 +257,7 @@ fn outlives(ctx: &SlotCtx) -> Option<String> {
 /// A delete that did not come about yet is not wanted any longer, or the node is gone without it.
 fn withdraw_removal(ctx: &mut SlotCtx, turn: &mut Turn) {
     let pending = |recovery: &mut Recovery| {
-        recovery.cause == Condition::Finished
-            && recovery.phase == Phase::Condemned
-            && recovery.call.is_none()
+        recovery.cause == Condition::Finished && recovery.phase() == Phase::Condemned
     };
     if let Some(recovery) = ctx.record.recovery.take_if(pending) {
         let what = What::Withdrawn { cause: recovery.cause };

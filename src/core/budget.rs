@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use crate::model::condition::{Condition, Kind};
 use crate::model::fleet::{Fleet, Gust, Ledger, Memory, Pending};
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::settings::{Policy, SlotSettings, Storm};
 use crate::model::slot::SlotRecord;
+use crate::model::step::Call;
 use crate::model::time::{after, elapsed};
 
 /// Creates a minute and project (S18): the quota is about 90, others limit themselves to 60.
@@ -132,7 +132,7 @@ pub fn is_unavailable(record: &SlotRecord) -> bool {
     let counts = record
         .recovery
         .as_ref()
-        .is_some_and(|r| r.kind == Kind::Judged && !r.set_apart && !up(r.phase));
+        .is_some_and(|r| r.kind == Kind::Judged && !r.set_apart && !up(r.phase()));
     counts && !at_rest || record.is_relaunched_for_sickness()
 }
 
@@ -162,7 +162,7 @@ pub fn on_its_way(
 ) -> bool {
     record.recovery.as_ref().is_some_and(|r| {
         let (intended, age) = (
-            r.phase == Phase::Creating && r.call == Some(Call::Intended),
+            r.phase() == Phase::Creating && r.call() == Some(&Call::Intended),
             elapsed(r.phase_since, now),
         );
         let sending = || memory.get(name).is_some_and(|m| m.pending.contains(&Pending::Call));

@@ -8,8 +8,8 @@ use crate::model::event::{CallResult, Verb, What};
 use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Ledger, Memory, Stray};
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::slot::SlotRecord;
+use crate::model::step::Call;
 use crate::resource::training::body;
 
 use super::ahead;
@@ -44,7 +44,7 @@ pub fn call_off(
         return Some(leave_behind(asked, &why, &mut fleet.ledger, turn.now));
     };
     fleet.dirty.insert(name.to_owned());
-    let (phase, cause) = (recovery.phase, recovery.cause);
+    let (phase, cause) = (recovery.phase(), recovery.cause);
     let lost_in = recovery.lost_in.clone();
     if phase == Phase::Deleting && watched {
         recovery.no_create = true;
@@ -53,11 +53,11 @@ pub fn call_off(
     if phase == Phase::Deleting {
         // Should it be wanted once more, that delete is no other client's.
         record.deleting = recovery.condemned.clone().map(|of| (of, turn.now));
-        let unanswered = matches!(recovery.call, None | Some(Call::Intended | Call::Unknown));
+        let unanswered = matches!(recovery.call(), None | Some(Call::Intended | Call::Unknown));
         record.unanswered_delete = unanswered.then_some(recovery.phase_since);
     }
     let untold = phase == Phase::Deleting
-        || (phase == Phase::Creating && recovery.call != Some(Call::Observed));
+        || (phase == Phase::Creating && recovery.call() != Some(&Call::Observed));
     if untold {
         let verb = if phase == Phase::Deleting { Verb::Delete } else { Verb::Create };
         came_of(record, verb, CallResult::CalledOff, &format!("{verb}: {why}"), turn);
@@ -118,7 +118,7 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let (Some(record), Some(slot)) = (fleet.slots.get(name), fleet.settings.slots.get(name)) else {
         return;
     };
-    let asked = record.recovery.as_ref().is_some_and(|r| r.phase.is_asked_for());
+    let asked = record.recovery.as_ref().is_some_and(|r| r.phase().is_asked_for());
     let same = match &record.request {
         Some(id) => id == slot.filling.id(),
         // A plain node may have been asked for: a request is seen with the names of its nodes.

@@ -139,7 +139,7 @@ impl Checker {
 
     /// S8, where there is no storm breaker.
     fn second_look(&self, case: &Case) -> Checked {
-        let again = case.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Condemned);
+        let again = case.record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Condemned);
         let judged = case.record.attempts.iter().filter(|attempt| attempt.kind == Kind::Judged);
         let last = judged.map(|attempt| attempt.at).max();
         let recent = last.is_some_and(|last| {
@@ -157,7 +157,7 @@ impl Checker {
     /// The first rule that forbids it.
     pub fn create(&self, case: &Case, order: &RunOrder, body: &Value) -> Checked {
         let Case { settings, slot, record, memory, ledger, now } = case;
-        let gone = record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone);
+        let gone = record.recovery.as_ref().is_some_and(|recovery| recovery.phase() == Phase::Gone);
         rule(gone && record.incarnation.is_none(), "S4", "nothing says that the node is gone")?;
         rule(
             !memory.pending.contains(&Pending::Call),
@@ -299,7 +299,7 @@ fn is_reported(case: &Case, condition: Condition) -> Checked {
 fn is_free(case: &Case) -> Checked {
     rule(!(case.settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
     let pending = |recovery: &Recovery| {
-        matches!(recovery.phase, Phase::Deleting | Phase::Gone | Phase::Creating)
+        matches!(recovery.phase(), Phase::Deleting | Phase::Gone | Phase::Creating)
     };
     let busy =
         case.record.recovery.as_ref().is_some_and(pending) && case.record.incarnation.is_none();
@@ -321,7 +321,7 @@ fn is_deletable(case: &Case, condition: Condition) -> Checked {
 /// about.
 fn is_within_attempts(case: &Case, kind: Kind) -> Checked {
     let again = |recovery: &Recovery| {
-        recovery.phase == Phase::Condemned && (recovery.kind, kind) != (Kind::Lost, Kind::Judged)
+        recovery.phase() == Phase::Condemned && (recovery.kind, kind) != (Kind::Lost, Kind::Judged)
     };
     if case.record.recovery.as_ref().is_some_and(again) {
         return Ok(());

@@ -9,9 +9,9 @@ use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::hold::HoldReason;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::relaunch::{Asked, Release};
 use crate::model::slot::{SlotRecord, Wish};
+use crate::model::step::Call;
 use crate::model::time::{elapsed, span};
 use crate::model::training::Resubmitted;
 use crate::model::traits::BudgetOf;
@@ -282,7 +282,7 @@ fn release(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
         let text = "it is not in the config, so its TPU is not read; put it back, then release it";
         return turn.note(format!("release {slot}: {text}; nothing was done"));
     };
-    let rests = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
+    let rests = record.recovery.as_ref().is_none_or(|r| r.phase() == Phase::Launched);
     let node =
         record.incarnation.clone().filter(|_| record.ours && rests && !record.traits().is_job);
     let Some(incarnation) = node else {
@@ -379,8 +379,9 @@ fn submit_again(fleet: &mut Fleet, slot: &str, who: &str, turn: &mut Turn) {
 
 /// A submission that a person deleted before it ran shows no more: it is not waited for any longer.
 fn drop_submission(record: &mut SlotRecord, who: &str, turn: &mut Turn) {
-    let sent = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Creating);
-    let Some((cause, call)) = sent.map(|recovery| (recovery.cause, recovery.call.clone())) else {
+    let sent = record.recovery.as_ref().filter(|recovery| recovery.phase() == Phase::Creating);
+    let Some((cause, call)) = sent.map(|recovery| (recovery.cause, recovery.call().cloned()))
+    else {
         return;
     };
     let why = format!("retry by {who}: its submission is not listed, and is not waited for");

@@ -27,8 +27,9 @@ use crate::model::filling::Deletable;
 use crate::model::fleet::Pending;
 use crate::model::ids::Incarnation;
 use crate::model::phase::Phase;
-use crate::model::recovery::{Call, Recovery};
+use crate::model::recovery::Recovery;
 use crate::model::slot::{Attempt, SlotRecord};
+use crate::model::step::Call;
 use crate::model::time::elapsed;
 use crate::model::traits::BudgetOf;
 
@@ -52,7 +53,7 @@ pub fn condemn(
         .filter(|_| condition != Condition::Missing && !ctx.record.has_ended());
     let observed = evidence(ctx.record, condition, kind, verified, turn.now);
     let again = ctx.record.recovery.as_ref().is_some_and(|r| {
-        r.phase == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged)
+        r.phase() == Phase::Condemned && !(r.kind == Kind::Lost && kind == Kind::Judged)
     });
     let stillborn = is_stillborn(ctx, condition);
     let tries = kind == Kind::Judged && !ctx.record.has_ended();
@@ -60,7 +61,7 @@ pub fn condemn(
         open(ctx, &observed, incarnation.as_ref(), stillborn, turn);
     }
     came_to_nothing(ctx.record, condition.name(), turn);
-    if ctx.record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Condemned)
+    if ctx.record.recovery.as_ref().is_some_and(|r| r.phase() != Phase::Condemned)
         && condition != Condition::Missing
     {
         let why = format!("the replacement is {}", condition.name());
@@ -97,7 +98,7 @@ fn is_stillborn(ctx: &SlotCtx, condition: Condition) -> bool {
     let startup = ctx.slot.policy.grace.startup(record.size());
     // One that was not read for longer may have been at work for hours.
     let creating = record.recovery.as_ref().is_some_and(|recovery| {
-        recovery.phase == Phase::Creating && elapsed(recovery.phase_since, ctx.now) < startup
+        recovery.phase() == Phase::Creating && elapsed(recovery.phase_since, ctx.now) < startup
     });
     let taken = matches!(condition, Condition::Preempted | Condition::Terminated);
     creating && taken && !record.traits().ends_in_place
@@ -155,7 +156,7 @@ fn open(
         Some(recovery) => {
             // A bad replacement: the walk goes on, with a new order. Failed deletes are those of
             // one node.
-            if recovery.phase != Phase::Condemned {
+            if recovery.phase() != Phase::Condemned {
                 recovery.delete_failures = 0;
             }
             recovery.kind = kind;
@@ -216,7 +217,7 @@ fn delete(ctx: &mut SlotCtx, incarnation: Incarnation, observed: Evidence, turn:
     let deletable = record.seen.as_ref().map(|seen| seen.deletable);
     let force = deletable == Some(Deletable::WithItsNodes);
     if let Some(recovery) = &mut record.recovery {
-        recovery.call = Some(Call::Intended);
+        recovery.at.set_call(Call::Intended);
         recovery.condemned = Some(incarnation.clone());
     }
     ctx.memory.pending.insert(Pending::Call);

@@ -408,7 +408,7 @@ pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
 /// is a node like any other, which an operator may delete.
 pub fn is_owed(record: &SlotRecord) -> bool {
     let stands = |phase| matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched);
-    record.recovery.as_ref().is_some_and(|recovery| !stands(recovery.phase))
+    record.recovery.as_ref().is_some_and(|recovery| !stands(recovery.phase()))
 }
 
 /// That nothing more is wanted, and who says so.

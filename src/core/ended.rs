@@ -54,7 +54,7 @@ pub fn taken_in(
     }
     let left = record.left_behind.map(|(created, _)| created);
     // Cancelled by us: its end is what is waited for.
-    let cancelled = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Deleting);
+    let cancelled = record.recovery.as_ref().filter(|recovery| recovery.phase() == Phase::Deleting);
     let is_left = |view: &NodeView| {
         let Some(shown) = view.incarnation.as_ref().filter(|_| view.ended) else { return false };
         cancelled.is_some_and(|of| of.condemned.as_ref() == Some(shown))
@@ -101,7 +101,7 @@ pub fn notice_cancel(record: &mut SlotRecord, view: &NodeView) {
 /// A training job has succeeded, although its cancel was sent: nothing follows.
 fn succeeded(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     let known = view.incarnation.is_some() && ended_as(view, Condition::Finished);
-    let of = record.recovery.as_ref().filter(|of| known && of.phase == Phase::Deleting);
+    let of = record.recovery.as_ref().filter(|of| known && of.phase() == Phase::Deleting);
     let of = of.filter(|of| of.condemned == view.incarnation);
     let Some(cause) = of.map(|of| of.cause) else { return };
     let why = "its job has succeeded meanwhile";

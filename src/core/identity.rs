@@ -7,10 +7,10 @@ use jiff::Timestamp;
 
 use crate::model::job::MadeAgain;
 use crate::model::node::{NodeState, NodeView};
-use crate::model::recovery::Call;
 use crate::model::settings::Settings;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::TRAINING_KEY;
+use crate::model::step::Call;
 use crate::model::time::elapsed;
 use crate::model::training::Resubmitted;
 

@@ -20,8 +20,8 @@ use crate::model::event::{Event, What};
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::node::{NodeState, NodeView};
-use crate::model::recovery::Call;
 use crate::model::relaunch::{Amendment, Patch};
+use crate::model::step::Call;
 use crate::model::time::after;
 
 use super::check;

@@ -67,7 +67,7 @@ use jiff::Timestamp;
 use crate::model::action::{Effect, Input};
 use crate::model::fleet::Fleet;
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
+use crate::model::step::Call;
 use crate::model::time::after;
 
 /// One turn of the watchdog: apply the input, diagnose what it showed, plan, check, return the
@@ -122,9 +122,9 @@ pub fn next_wake(fleet: &Fleet) -> Option<jiff::Timestamp> {
             continue;
         }
         let later = |at: Option<Timestamp>| at.map(|at| after(at, fleet.settings.poll.operations));
-        let due = match recovery.phase {
+        let due = match recovery.phase() {
             Phase::Deleting | Phase::Creating
-                if !matches!(recovery.call, Some(Call::Accepted { .. })) =>
+                if !matches!(recovery.call(), Some(Call::Accepted { .. })) =>
             {
                 [later(memory.and_then(|m| m.looked_at)), None, None]
             }

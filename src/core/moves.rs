@@ -12,10 +12,10 @@ use jiff::Timestamp;
 use crate::model::event::{CallResult, Submission, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::settings::Policy;
 use crate::model::slot::SlotRecord;
 use crate::model::spec::TRAINING_KEY;
+use crate::model::step::Call;
 use crate::model::time::{after, elapsed};
 
 use super::pool::spread;
@@ -26,7 +26,7 @@ pub fn came_to_nothing(record: &SlotRecord, why: &str, turn: &mut Turn) {
     let untold = record
         .recovery
         .as_ref()
-        .is_some_and(|r| r.phase == Phase::Creating && r.call != Some(Call::Observed));
+        .is_some_and(|r| r.phase() == Phase::Creating && r.call() != Some(&Call::Observed));
     if untold {
         came_of(
             record,
@@ -64,7 +64,7 @@ fn submission(
 ) -> Option<Submission> {
     let spec = record.spec.as_ref().filter(|_| call == Verb::Create)?;
     spec.body().get(TRAINING_KEY)?;
-    let sent = record.recovery.as_ref().and_then(|recovery| recovery.call.as_ref());
+    let sent = record.recovery.as_ref().and_then(|recovery| recovery.call());
     let lost = matches!(sent, Some(Call::Intended | Call::Unknown));
     match result {
         CallResult::Accepted | CallResult::Done if record.incarnation.is_some() => {
@@ -80,14 +80,14 @@ fn submission(
 
 pub fn set_call(record: &mut SlotRecord, call: Call) {
     if let Some(recovery) = &mut record.recovery {
-        recovery.call = Some(call);
+        recovery.at.set_call(call);
     }
 }
 
 /// One legal move, told. An illegal one changes nothing and is told as a violation.
 pub fn advance(record: &mut SlotRecord, next: Phase, why: &str, turn: &mut Turn) {
     let Some(recovery) = &mut record.recovery else { return };
-    let from = recovery.phase;
+    let from = recovery.phase();
     let spent = elapsed(recovery.phase_since, turn.now);
     match recovery.advance(next, turn.now) {
         Ok(()) => {

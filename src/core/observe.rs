@@ -95,7 +95,7 @@ pub fn observe(
     }
     // While the old node is being deleted, or is gone and the new one not there yet, a read is not
     // a diagnosis.
-    let between = record.recovery.as_ref().is_some_and(|r| match r.phase {
+    let between = record.recovery.as_ref().is_some_and(|r| match r.phase() {
         Phase::Deleting | Phase::Gone => true,
         Phase::Creating => record.incarnation.is_none(),
         _ => false,
@@ -155,7 +155,7 @@ fn order_is_shown(
 
 /// A replacement that is READY ends the stock-out of its pool.
 fn supplied(record: &SlotRecord, create: &Overlay, ledger: &mut Ledger) -> bool {
-    let ready = record.recovery.as_ref().filter(|recovery| recovery.phase == Phase::Ready);
+    let ready = record.recovery.as_ref().filter(|recovery| recovery.phase() == Phase::Ready);
     ready.is_some_and(|recovery| {
         let pool = pool::name(record, create, &record.zone);
         pool::supplied(ledger, &pool, recovery.creating_since)
@@ -169,7 +169,7 @@ fn supplied(record: &SlotRecord, create: &Overlay, ledger: &mut Ledger) -> bool 
 /// time must not count twice. Nor does one count that began before the intent of a call, whose
 /// answer may have come while nothing could be written.
 fn is_outdated(record: &SlotRecord, memory: &Memory, began: Timestamp) -> bool {
-    let calls = |r: &&Recovery| matches!(r.phase, Phase::Deleting | Phase::Creating);
+    let calls = |r: &&Recovery| matches!(r.phase(), Phase::Deleting | Phase::Creating);
     let intended = record.recovery.as_ref().filter(calls).map(|r| r.phase_since);
     let last_read = memory.last_read.max(record.suspicion.as_ref().map(|s| s.last_read));
     record.mutated_at.is_some_and(|at| began <= at)
@@ -477,7 +477,7 @@ fn notice_deletion(
     };
     // Also a delete of ours whose answer was lost, and the API's own end of a create that failed.
     let by_us = record.recovery.as_ref().is_some_and(|r| {
-        matches!(r.phase, Phase::Deleting | Phase::Creating)
+        matches!(r.phase(), Phase::Deleting | Phase::Creating)
             || r.condemned.is_some() && r.condemned == view.incarnation
     });
     // Also under the name that its slot had before.

@@ -111,7 +111,7 @@ fn prepare(fleet: &mut Fleet, turn: &Turn) -> (Budget, Vec<Awake>) {
 /// The pool that a create under way draws on, while it may still be refused there.
 fn probes(record: &SlotRecord, slot: &SlotSettings, now: Timestamp) -> Option<String> {
     let recovery = record.recovery.as_ref()?;
-    let probing = recovery.phase == Phase::Creating
+    let probing = recovery.phase() == Phase::Creating
         && record.incarnation.is_none()
         && elapsed(recovery.phase_since, now) < pool::PROBES_FOR;
     probing.then(|| pool::name(record, &slot.create, &record.zone))
@@ -131,7 +131,7 @@ fn refused(record: &SlotRecord, slot: &SlotSettings) -> Option<(String, String)>
 /// Pending creates come last, by priority and age; all other slots by their names.
 fn turn_of(fleet: &Fleet, name: &str, index: u64) -> (bool, i64, Option<Timestamp>, u64) {
     let recovery = fleet.slots.get(name).and_then(|record| record.recovery.as_ref());
-    let pending = recovery.filter(|recovery| recovery.phase == Phase::Gone);
+    let pending = recovery.filter(|recovery| recovery.phase() == Phase::Gone);
     let priority = fleet.settings.slots.get(name).map_or(0, |slot| slot.policy.priority);
     match pending {
         Some(recovery) => (true, -priority, Some(recovery.condemned_at), index),
@@ -156,8 +156,8 @@ fn context<'a>(
 /// Decides about one slot. Returns whether its record has to be written.
 fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut Turn) -> bool {
     let counted = budget::is_unavailable(ctx.record);
-    let phase = |record: &SlotRecord| record.recovery.as_ref().map(|r| (r.phase, r.call.clone()));
-    let before = phase(ctx.record);
+    let at = |record: &SlotRecord| record.recovery.as_ref().map(|r| r.at.clone());
+    let before = at(ctx.record);
     let patches = |record: &SlotRecord| (record.job.relaunch.clone(), record.job.amendment.clone());
     let patched = patches(ctx.record);
     let ends = |record: &SlotRecord| {
@@ -179,7 +179,7 @@ fn one(ctx: &mut SlotCtx, gates: &[Gate], (index, turns): (u64, u64), turn: &mut
     }
     let unavailable = usize::from(!counted && budget::is_unavailable(ctx.record));
     ctx.budget.rooms[budget::room(ctx.slot)].unavailable += unavailable;
-    changed |= before != phase(ctx.record) || patched != patches(ctx.record);
+    changed |= before != at(ctx.record) || patched != patches(ctx.record);
     changed |= ended != ends(ctx.record);
     let held = decision.hold.is_some_and(|hold| hold != HoldReason::Unclear);
     let interrupts = held || ctx.record.recovery.is_some() || ctx.paused().is_some();
@@ -235,12 +235,12 @@ fn decide(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else {
         let decision = judge::judge(ctx, gates, turn);
         // A slot just condemned as missing is created in the same turn.
-        return match ctx.record.recovery.as_ref().map(|r| r.phase) {
+        return match ctx.record.recovery.as_ref().map(|r| r.phase()) {
             Some(Phase::Gone) => replace::gone(ctx, gates, turn),
             _ => decision,
         };
     };
-    match recovery.phase {
+    match recovery.phase() {
         Phase::Deleting => replace::deleting(ctx, turn),
         Phase::Gone => replace::gone(ctx, gates, turn),
         Phase::Creating => {
@@ -268,7 +268,7 @@ fn is_at_ease(record: &SlotRecord) -> bool {
 
 /// Whether a slot waits for capacity: its pool says when it is tried next, not the recovery.
 fn is_short(record: &SlotRecord, hold: Option<HoldReason>) -> bool {
-    let refused = record.recovery.as_ref().filter(|r| r.phase == Phase::Gone);
+    let refused = record.recovery.as_ref().filter(|r| r.phase() == Phase::Gone);
     let class = refused.and_then(|recovery| recovery.refusal.as_ref()).map(|(class, _)| class);
     hold == Some(HoldReason::Backoff) && class.is_some_and(|class| class.is_shortage())
 }

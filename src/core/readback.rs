@@ -9,9 +9,9 @@ use crate::model::event::{CallResult, Verb, What};
 use crate::model::fleet::{Memory, Pending};
 use crate::model::node::{NodeState, NodeView};
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::settings::{Policy, Settings};
 use crate::model::slot::SlotRecord;
+use crate::model::step::Call;
 use crate::model::submission::JobState;
 use crate::model::time::{after, elapsed};
 
@@ -39,7 +39,7 @@ pub fn observed(
     }
     let calling = memory.pending.contains(&Pending::Call);
     let get = source == Source::Get;
-    let (phase, there) = (recovery.phase, record.incarnation.is_some());
+    let (phase, there) = (recovery.phase(), record.incarnation.is_some());
     let known = match phase {
         Phase::Condemned => recovery.condemned.clone(),
         _ => record.incarnation.clone(),
@@ -110,7 +110,7 @@ fn node_while_deleting(
     turn: &mut Turn,
 ) {
     let Some(recovery) = &record.recovery else { return };
-    let open = unsettled(recovery.call.as_ref());
+    let open = unsettled(recovery.call());
     if view.incarnation != recovery.condemned {
         superseded(record, view, settings, turn);
     } else if view.state == NodeState::Deleting || is_cancelled(view) {
@@ -175,7 +175,7 @@ fn node_while_creating(
     turn: &mut Turn,
 ) {
     let Some(recovery) = &record.recovery else { return };
-    let (open, old) = (unsettled(recovery.call.as_ref()), view.incarnation == recovery.condemned);
+    let (open, old) = (unsettled(recovery.call()), view.incarnation == recovery.condemned);
     if is_our_create(record, settings, view) {
         replaced(record, view, turn);
     } else if get && !old {
@@ -197,7 +197,7 @@ fn may_still_show(record: &SlotRecord, settings: &Settings, now: Timestamp) -> b
         return false;
     }
     let sent = record.mutated_at.unwrap_or(recovery.phase_since).max(recovery.phase_since);
-    let accepted = matches!(recovery.call, Some(Call::Accepted { .. } | Call::Observed));
+    let accepted = matches!(recovery.call(), Some(Call::Accepted { .. } | Call::Observed));
     accepted || elapsed(sent, now) < settings.poll.timeout + slot.filling.settle()
 }
 
@@ -208,7 +208,7 @@ fn absent_while_creating(
     policy: &Policy,
     turn: &mut Turn,
 ) {
-    let call = record.recovery.as_ref().and_then(|r| r.call.clone());
+    let call = record.recovery.as_ref().and_then(|r| r.call().cloned());
     memory.vanished += 1;
     // With an operation under way a 404 may only mean "not yet"; without one the create was not
     // carried out.
@@ -230,7 +230,7 @@ fn absent_while_creating(
 /// Our create produced this node.
 fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
     let (ready, first) = (view.state == NodeState::Ready, record.incarnation != view.incarnation);
-    let result = match record.recovery.as_ref().and_then(|r| r.call.as_ref()) {
+    let result = match record.recovery.as_ref().and_then(|r| r.call()) {
         // Its operation has told it, or tells it while it is looked at: up to READY.
         Some(Call::Observed) => None,
         Some(Call::Accepted { .. }) => ready.then_some(CallResult::Done),
@@ -258,7 +258,7 @@ fn replaced(record: &mut SlotRecord, view: &NodeView, turn: &mut Turn) {
 /// Another client replaced the node: it is left alone, and judged like any other from now on.
 fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, turn: &mut Turn) {
     let Some(recovery) = record.recovery.clone() else { return };
-    match recovery.phase {
+    match recovery.phase() {
         Phase::Deleting => came_of(
             record,
             Verb::Delete,
@@ -266,7 +266,7 @@ fn superseded(record: &mut SlotRecord, view: &NodeView, settings: &Settings, tur
             "read back: the condemned node is gone, another one is there",
             turn,
         ),
-        Phase::Creating if recovery.call != Some(Call::Observed) => {
+        Phase::Creating if recovery.call() != Some(&Call::Observed) => {
             came_of(
                 record,
                 Verb::Create,

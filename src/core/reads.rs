@@ -11,10 +11,10 @@ use crate::model::event::Verb;
 use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::lookup::CreateCheck;
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
+use crate::model::step::Call;
 use crate::model::time::after;
 
 use super::ctx::SlotCtx;
@@ -73,7 +73,7 @@ pub fn follow(ctx: &mut SlotCtx, call: Option<&Call>, turn: &mut Turn) {
     let poll = &ctx.settings.poll;
     let interval = if listed { poll.every.max(poll.operations) } else { poll.operations };
     let slot = ctx.record.name.clone();
-    let creating = ctx.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Creating);
+    let creating = ctx.record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Creating);
     let verb = if creating { Verb::Create } else { Verb::Delete };
     let memory = &mut *ctx.memory;
     if memory.pending.contains(&Pending::Call) {

@@ -29,10 +29,10 @@ use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
 use crate::model::relaunch::{Asked, Patch, Relaunch};
 use crate::model::settings::PollSettings;
 use crate::model::slot::SlotRecord;
+use crate::model::step::{Call, Remedy};
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 
@@ -65,9 +65,10 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Option<Decis
     forget_old_wish(ctx, turn);
     // A sick node is judged; its replacement starts the job anyway.
     let recovery = ctx.record.recovery.as_ref();
-    let settled = recovery.is_none_or(|recovery| recovery.phase == Phase::Launched);
+    let settled = recovery.is_none_or(|recovery| recovery.phase() == Phase::Launched);
     let well = matches!(ctx.condition(), Condition::Healthy | Condition::Degraded)
         || ctx.condition().job_stands();
+    ctx.slot.filling.traits().steps(Remedy::Relaunch)?;
     // An operator's wish waits for no grace.
     let asked = is_curable(ctx) && recovery.is_none() && ctx.record.job.relaunch_by.is_some();
     if !settled || !(well || asked) {

@@ -28,7 +28,7 @@ use crate::model::fleet::{Fleet, Removal, Stray};
 use crate::model::ids::Incarnation;
 use crate::model::node::{NodeState, NodeView};
 use crate::model::queued::RequestState;
-use crate::model::recovery::Call;
+use crate::model::step::Call;
 use crate::model::submission::JobState;
 use crate::model::time::elapsed;
 

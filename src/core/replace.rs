@@ -25,8 +25,9 @@ use crate::model::fleet::Pending;
 use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
-use crate::model::recovery::{Call, Recovery};
+use crate::model::recovery::Recovery;
 use crate::model::spec::NodeSpec;
+use crate::model::step::Call;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
 
@@ -42,7 +43,7 @@ use super::{confirm, diagnose, ending, location, pool, reads, request, resubmiss
 pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
     let deadline = after(recovery.phase_since, ctx.slot.policy.grace.deleting);
-    let (call, no_create) = (recovery.call.clone(), recovery.no_create);
+    let (call, no_create) = (recovery.call().cloned(), recovery.no_create);
     if turn.now >= deadline && ctx.memory.operation_lost.is_none() {
         ctx.memory.operation_lost = Some("the delete is not done in its time".to_owned());
     }
@@ -61,7 +62,7 @@ pub fn deleting(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
 /// A create is under way.
 pub fn creating(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
     let Some(recovery) = &ctx.record.recovery else { return Decision::none("no recovery") };
-    let call = recovery.call.clone();
+    let call = recovery.call().cloned();
     if turn.now >= after(recovery.phase_since, ctx.slot.policy.grace.startup(ctx.record.size()))
         && ctx.memory.operation_lost.is_none()
     {
@@ -269,7 +270,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
     if let Some(recovery) = &mut record.recovery {
         recovery.saved_at = record.job.checkpoint_at.filter(|_| step.is_some());
         recovery.order = Some(order);
-        recovery.call = Some(Call::Intended);
+        recovery.at.set_call(Call::Intended);
         recovery.not_before = None;
     }
     ctx.memory.pending.insert(Pending::Call);
@@ -285,7 +286,7 @@ fn intend(ctx: &mut SlotCtx, order: RunOrder, from: &str, turn: &mut Turn) -> Op
 /// The event that a replacement still waits for; an operator must look where nothing can tell
 /// whether it booted.
 pub fn awaited(ctx: &SlotCtx, recovery: &Recovery) -> Decision {
-    let (phase, since) = (recovery.phase, recovery.phase_since);
+    let (phase, since) = (recovery.phase(), recovery.phase_since);
     let awaited = match phase {
         Phase::Ready => "the boot beacons",
         Phase::Booted => "the job to start",
@@ -314,7 +315,7 @@ pub fn judge_replacement(
     otherwise: Decision,
 ) -> Decision {
     let judged = judge::judge(ctx, gates, turn);
-    if ctx.record.recovery.as_ref().is_some_and(|r| r.phase == Phase::Gone) {
+    if ctx.record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone) {
         return gone(ctx, gates, turn);
     }
     let waiting = matches!(ctx.condition(), Condition::Healthy | Condition::Starting);

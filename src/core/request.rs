@@ -26,8 +26,8 @@ use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::queued::RequestState;
-use crate::model::recovery::Call;
 use crate::model::slot::{Seen, SlotRecord};
+use crate::model::step::Call;
 use crate::model::time::{after, elapsed, span};
 use crate::model::view::Decision;
 use crate::resource::texts::{self, Action, Section, Text};
@@ -166,8 +166,8 @@ fn leaves_at(ctx: &SlotCtx) -> Option<Timestamp> {
 fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
     let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
     // Also one whose create had no answer: it is there.
-    let shown = recovery.call == Some(Call::Observed) || record.incarnation.is_some();
-    let sent = recovery.phase == Phase::Creating && shown;
+    let shown = recovery.call() == Some(&Call::Observed) || record.incarnation.is_some();
+    let sent = recovery.phase() == Phase::Creating && shown;
     let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
     let held = ctx.settings.dry_run || ctx.paused().is_some() || opted_out || record.forgotten;
     let followed = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
@@ -181,7 +181,7 @@ fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
 fn leave_queue(ctx: &mut SlotCtx, waited: Duration, turn: &mut Turn) -> Decision {
     let zone = ctx.record.zone.clone();
     let why = format!("it waited for {} in the queue of {zone} (grace.queue)", span(waited));
-    if ctx.record.recovery.as_ref().is_some_and(|r| r.call != Some(Call::Observed)) {
+    if ctx.record.recovery.as_ref().is_some_and(|r| r.call() != Some(&Call::Observed)) {
         came_of(ctx.record, Verb::Create, CallResult::CalledOff, &format!("create: {why}"), turn);
     }
     called_off::leave_behind(ctx.record, &why, ctx.ledger, turn.now);

@@ -44,21 +44,21 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let Some(slot) = fleet.settings.slots.get(name) else { return };
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(recovery) = &record.recovery else { return };
-    let there = match recovery.phase {
-        Phase::Condemned => recovery.call.is_none(),
+    let there = match recovery.phase() {
+        Phase::Condemned => true,
         Phase::Creating => record.incarnation.is_some(),
         phase => matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched),
     };
     if there && is_unwanted(record, recovery) {
         return withdraw(fleet, name, "its job has finished: nothing follows", turn);
     }
-    if recovery.phase == Phase::Condemned {
+    if recovery.phase() == Phase::Condemned {
         if there {
             healed(fleet, name, turn);
         }
         return;
     }
-    if !matches!(recovery.phase, Phase::Ready | Phase::Booted | Phase::Launched) {
+    if !matches!(recovery.phase(), Phase::Ready | Phase::Booted | Phase::Launched) {
         return;
     }
     let healthy = record.verdict.condition == Condition::Healthy;
@@ -87,13 +87,13 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     // this run.
     let before = started_from.max(record.job.runs.listed_before);
     let saved = own && record.job.checkpoint.as_ref().map(|c| c.step) > before;
-    let phase = recovery.phase;
+    let phase = recovery.phase();
     if phase == Phase::Ready && booted {
         advance(record, Phase::Booted, "every worker sent its boot beacon", turn);
         fleet.dirty.insert(name.to_owned());
     }
     let Some(record) = fleet.slots.get_mut(name) else { return };
-    if record.recovery.as_ref().is_some_and(|r| r.phase != Phase::Launched)
+    if record.recovery.as_ref().is_some_and(|r| r.phase() != Phase::Launched)
         && (launched || stepped || saved)
     {
         advance(record, Phase::Launched, "the job runs", turn);
@@ -113,7 +113,7 @@ fn stays_healthy(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let slot = fleet.settings.slots.get(name);
     let Some((slot, job)) = slot.and_then(|slot| Some((slot, slot.job.as_ref()?))) else { return };
     let Some(recovery) = fleet.slots.get(name).and_then(|r| r.recovery.as_ref()) else { return };
-    let seen = recovery.phase == Phase::Launched && job.checkpoint.is_none();
+    let seen = recovery.phase() == Phase::Launched && job.checkpoint.is_none();
     let patience = if seen { slot.policy.heal } else { slot.policy.attempts.settled };
     if elapsed(recovery.phase_since, turn.now) >= patience {
         over(fleet, name, "the node stays healthy; no step was reported", turn);
@@ -158,7 +158,7 @@ pub fn finished(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         .slots
         .get(name)
         .and_then(|record| record.recovery.as_ref())
-        .map(|recovery| recovery.phase)
+        .map(|recovery| recovery.phase())
     {
         Some(Phase::Condemned) => {
             withdraw(fleet, name, "its job has finished: nothing follows", turn)

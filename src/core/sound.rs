@@ -55,13 +55,13 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
         rule(founded, "it is suspected of nothing, or of what is no sickness")?;
     }
     let Some(recovery) = &record.recovery else { return Ok(()) };
-    let (is_there, has_call) = (record.incarnation.is_some(), recovery.call.is_some());
-    match recovery.phase {
-        Phase::Condemned => rule(!has_call, "it has a call before its delete"),
+    let is_there = record.incarnation.is_some();
+    match recovery.phase() {
+        Phase::Condemned => Ok(()),
         Phase::Deleting => {
             rule(recovery.condemned.is_some(), "it is deleted, and no incarnation is named")
         }
-        Phase::Gone => rule(!is_there && !has_call, "it is gone, and is there or has a call"),
+        Phase::Gone => rule(!is_there, "it is gone, and is there"),
         Phase::Creating => rule(recovery.order.is_some(), "it is created without a run order"),
         Phase::Ready | Phase::Booted | Phase::Launched => {
             rule(is_there, "its replacement is nowhere")
@@ -69,7 +69,7 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
     }?;
     let calls = record.job.relaunch.is_some()
         || record.job.amendment.is_some()
-        || matches!(recovery.phase, Phase::Deleting | Phase::Creating);
+        || matches!(recovery.phase(), Phase::Deleting | Phase::Creating);
     let calling = memory.pending.contains(&Pending::Call);
     rule(!calling || calls, "a call is under way in no phase of one")
 }

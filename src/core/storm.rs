@@ -34,7 +34,7 @@ pub fn gust(ctx: &mut SlotCtx, turn: &mut Turn) {
         .record
         .recovery
         .as_ref()
-        .is_none_or(|r| r.phase == Phase::Condemned && r.kind == Kind::Lost);
+        .is_none_or(|r| r.phase() == Phase::Condemned && r.kind == Kind::Lost);
     if first && !known {
         let gust = Gust { at: now, slot: ctx.record.name.clone(), forgiven: false };
         counted.add(ledger, gust, ctx.slot, storm);
@@ -73,7 +73,7 @@ pub fn unfit(ctx: &mut SlotCtx, now: Timestamp) {
     let (name, graces) = (ctx.pool(), &ctx.slot.policy.grace);
     let (ledger, record) = (&mut *ctx.ledger, &mut *ctx.record);
     let Some(recovery) = &mut record.recovery else { return };
-    let failed = match recovery.phase {
+    let failed = match recovery.phase() {
         Phase::Creating | Phase::Ready => true,
         Phase::Booted | Phase::Launched => {
             let ready = record.ready_since.unwrap_or(recovery.phase_since);

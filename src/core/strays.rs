@@ -19,7 +19,7 @@ use crate::model::fleet::{Fleet, Stray};
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
-use crate::model::recovery::Call;
+use crate::model::step::Call;
 use crate::model::time::elapsed;
 
 use super::listed::Listed;
@@ -147,7 +147,7 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
 fn is_taken_back(fleet: &Fleet, key: &str, request: &RequestView) -> bool {
     let Some(stray) = fleet.ledger.strays.get(key) else { return false };
     let pending = fleet.slots.get(&stray.name).is_some_and(|record| {
-        let phase = record.recovery.as_ref().map(|recovery| recovery.phase);
+        let phase = record.recovery.as_ref().map(|recovery| recovery.phase());
         phase == Some(Phase::Gone) && record.zone != stray.zone && !record.forgotten
     });
     let granted = matches!(request.state, RequestState::Provisioning | RequestState::Active);

@@ -286,7 +286,7 @@ impl World {
     }
 
     fn phase(&self, name: &str) -> Option<Phase> {
-        self.fleet.slots[name].recovery.as_ref().map(|r| r.phase)
+        self.fleet.slots[name].recovery.as_ref().map(|r| r.phase())
     }
 
     fn hold(&self, name: &str) -> Option<HoldReason> {

@@ -17,15 +17,17 @@ use crate::model::fleet::{Breaker, Fleet, Ledger, Removal, Stray};
 use crate::model::hold::HoldReason;
 use crate::model::job_phase::JobPhase;
 use crate::model::phase::Phase;
-use crate::model::recovery::{Call, Recovery};
+use crate::model::recovery::Recovery;
 use crate::model::relaunch::{TAKES_ORDERS, TAKES_ROLL_CALL, TAKES_WAIT};
 use crate::model::settings::{PollSettings, Settings, SlotSettings};
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::spec::NodeSpec;
+use crate::model::step::Call;
+use crate::model::step::Remedy;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{
     Acting, ActionName, AttemptsView, BreakerState, Decision, JobView, PauseView, RequestStatus,
-    SlotView, StatusDocument, StrayView, VERSION,
+    SlotView, StatusDocument, StepOf, StrayView, VERSION,
 };
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -142,6 +144,13 @@ fn requested(slot: Option<&SlotSettings>, seen: Option<&Seen>) -> Option<Request
     Some(RequestStatus { name, state, since })
 }
 
+/// Which step of a replacement its recovery is at, and of how many.
+fn step(record: &SlotRecord, recovery: &Recovery) -> Option<StepOf> {
+    let steps = record.traits().steps(Remedy::Replace)?;
+    let at = steps.iter().position(|step| *step == recovery.at.step())?;
+    Some(StepOf { at: at + 1, of: steps.len() })
+}
+
 fn ahead(ahead: &Ahead) -> RequestStatus {
     let state = ahead.seen.as_ref().map_or("not listed yet", |(state, _)| state.as_str());
     RequestStatus { name: ahead.id.clone(), state: state.to_owned(), since: ahead.asked_at }
@@ -195,7 +204,8 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
         condition: record.verdict.condition,
         since: record.since,
         evidence: record.verdict.evidence.clone(),
-        phase: record.recovery.as_ref().map(|r| r.phase.name().to_owned()),
+        phase: record.recovery.as_ref().map(|r| r.phase().name().to_owned()),
+        recovery_step: record.recovery.as_ref().and_then(|of| step(record, of)),
         action: decision.action,
         hold: decision.hold.map(|h: HoldReason| h.name().to_owned()),
         reason: decision.reason.clone(),
@@ -259,7 +269,7 @@ fn refused_in(record: &SlotRecord) -> Option<String> {
 /// Why the create of a slot was refused, in words, and how often: its own, or that of another slot
 /// which asks the same pool.
 fn refusal(fleet: &Fleet, record: &SlotRecord) -> Option<(FailureClass, String, u32)> {
-    let waits = |recovery: &&Recovery| matches!(recovery.phase, Phase::Gone | Phase::Creating);
+    let waits = |recovery: &&Recovery| matches!(recovery.phase(), Phase::Gone | Phase::Creating);
     let recovery = record.recovery.as_ref().filter(waits)?;
     // A refusal in another zone, or of an earlier request, is over once one waits in its queue.
     if record.verdict.condition == Condition::Waiting && record.incarnation.is_some() {
@@ -400,7 +410,7 @@ fn old_supervisor(record: &SlotRecord) -> Option<String> {
 }
 
 fn job(record: &SlotRecord, slot: &SlotSettings) -> JobView {
-    let phase = record.recovery.as_ref().map(|r| r.phase);
+    let phase = record.recovery.as_ref().map(|r| r.phase());
     let on_hosts = present_phase(record).map(|(phase, ..)| phase);
     let state = match (record.verdict.condition, phase) {
         (Condition::Finished, _) => "finished",

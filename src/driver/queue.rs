@@ -13,7 +13,7 @@ use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::phase::Phase;
-use crate::model::recovery::Call;
+use crate::model::step::Call;
 use crate::store::Batch;
 
 /// Commits that wait for the next write.

@@ -12,9 +12,10 @@ use crate::model::fleet::Pending;
 use crate::model::ids::Incarnation;
 use crate::model::lease::Lease;
 use crate::model::phase::Phase;
-use crate::model::recovery::{Call, Recovery};
+use crate::model::recovery::Recovery;
 use crate::model::settings::{PollSettings, Share, Storm};
 use crate::model::slot::SlotRecord;
+use crate::model::step::At;
 use crate::store::{Batch, Stored};
 
 const TTL: Duration = Duration::from_secs(30);
@@ -142,7 +143,7 @@ impl Machine {
         self.driver.journal.push(Vec::new(), Vec::new(), vec![create]);
         let now = jiff::Timestamp::UNIX_EPOCH;
         let mut recovery = Recovery::condemned(Condition::Missing, Kind::Lost, now, now);
-        (recovery.phase, recovery.call) = (Phase::Creating, Some(Call::Intended));
+        recovery.at = At::of(Phase::Creating);
         recovery.order = Some(Default::default());
         let mut record = SlotRecord::new("a", "z", now);
         record.recovery = Some(recovery);

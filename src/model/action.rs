@@ -19,10 +19,10 @@ use super::node::NodeView;
 use super::operation::OperationState;
 use super::phase::Phase;
 use super::queued::RequestView;
-use super::recovery::Call;
 use super::relaunch::Patch;
 use super::settings::{CheckpointSettings, Settings};
 use super::slot::SlotRecord;
+use super::step::Call;
 use super::submission::JobListing;
 use super::time::elapsed;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ids::{Incarnation, RunOrder};
-use super::recovery::Call;
+use super::step::Call;
 
 const SUFFIX: &str = "-next";
 

@@ -14,10 +14,10 @@ use super::ids::Incarnation;
 use super::lease::Leader;
 use super::lookup::Deletion;
 use super::node::NodeView;
-use super::recovery::Call;
 use super::relaunch::{Amendment, Patch};
 use super::settings::{Settings, SlotSettings};
 use super::slot::{Seen, SlotRecord};
+use super::step::Call;
 use super::training::{JobKind, Training};
 use super::traits::BudgetOf;
 

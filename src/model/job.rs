@@ -12,8 +12,8 @@ use super::exit::Stuck;
 use super::ids::Incarnation;
 use super::job_phase::JobPhase;
 use super::lines::KeptLines;
-use super::recovery::Call;
 use super::relaunch::{Amendment, Asked, Patch, Relaunch};
+use super::step::Call;
 
 /// The known state of one worker's heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

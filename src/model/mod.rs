@@ -33,6 +33,7 @@ pub mod relaunch;
 pub mod settings;
 pub mod slot;
 pub mod spec;
+pub mod step;
 pub mod submission;
 pub mod tally;
 pub mod time;

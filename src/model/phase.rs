@@ -1,4 +1,4 @@
-//! The phases of a recovery, and the legal moves between them.
+//! The phases of a recovery.
 
 use super::names::named;
 
@@ -31,22 +31,5 @@ impl Phase {
     /// Whether a create was sent: what it asked for may come, or is there.
     pub fn is_asked_for(self) -> bool {
         self.is_up() || matches!(self, Phase::Creating | Phase::Ready)
-    }
-}
-
-impl Phase {
-    /// All legal moves. Anything else is refused as illegal.
-    pub fn may_become(self, next: Phase) -> bool {
-        use Phase::*;
-        matches!(
-            (self, next),
-            (Condemned, Deleting | Gone)
-                | (Deleting, Gone | Condemned)
-                | (Gone, Creating | Ready | Condemned)
-                | (Creating, Ready | Gone | Condemned)
-                | (Ready, Booted | Launched | Condemned | Gone)
-                | (Booted, Launched | Condemned | Gone)
-                | (Launched, Condemned | Gone)
-        )
     }
 }

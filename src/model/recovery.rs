@@ -12,6 +12,7 @@ use super::failure::{Failure, FailureClass};
 use super::ids::Incarnation;
 use super::ids::RunOrder;
 use super::phase::Phase;
+use super::step::{At, Call};
 
 /// A move that the journal does not know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,23 +31,6 @@ impl fmt::Display for IllegalMove {
 
 impl std::error::Error for IllegalMove {}
 
-/// The call that a phase stands for, as far as the journal knows it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Call {
-    /// Written before it was sent; after a restart its outcome is unknown and read back.
-    Intended,
-    /// The answer was lost or ambiguous: read back.
-    Unknown,
-    /// Accepted; this operation runs.
-    Accepted {
-        /// The operation's full name.
-        operation: String,
-    },
-    /// Known from the node itself: the API works on it, the operation's name was lost.
-    Observed,
-}
-
 /// One recovery.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Recovery {
@@ -61,15 +45,14 @@ pub struct Recovery {
     /// When it was condemned.
     pub condemned_at: Timestamp,
     /// Where it stands.
-    pub phase: Phase,
+    #[serde(flatten)]
+    pub at: At,
     /// Since when.
     pub phase_since: Timestamp,
     /// Finished phases and how long they took, in seconds.
     pub phases: Vec<(Phase, f64)>,
     /// The incarnation to delete, exactly.
     pub condemned: Option<Incarnation>,
-    /// The call of the present phase.
-    pub call: Option<Call>,
     /// Deletes that failed in a row.
     pub delete_failures: u32,
     /// Why the last of them failed.
@@ -162,11 +145,10 @@ impl Recovery {
             evidence: String::new(),
             symptom_at,
             condemned_at: now,
-            phase: Phase::Condemned,
+            at: At::of(Phase::Condemned),
             phase_since: now,
             phases: Vec::new(),
             condemned: None,
-            call: None,
             delete_failures: 0,
             undeleted: None,
             create_failures: 0,
@@ -198,9 +180,19 @@ impl Recovery {
         }
     }
 
+    /// The phase, by its name in the contract.
+    pub fn phase(&self) -> Phase {
+        self.at.phase()
+    }
+
+    /// The call of the present step.
+    pub fn call(&self) -> Option<&Call> {
+        self.at.call()
+    }
+
     /// Whether the journal intends the call of this phase (S11).
     pub fn intends(&self, phase: Phase) -> bool {
-        self.phase == phase && self.call == Some(Call::Intended)
+        self.phase() == phase && self.call() == Some(&Call::Intended)
     }
 
     /// Moves on, and keeps how long the phase took.
@@ -208,14 +200,14 @@ impl Recovery {
     /// # Errors
     /// [`IllegalMove`] when the journal does not know such a move; nothing is changed then.
     pub fn advance(&mut self, next: Phase, now: Timestamp) -> Result<(), IllegalMove> {
-        if !self.phase.may_become(next) {
-            return Err(IllegalMove { from: self.phase, to: next });
+        let (from, at) = (self.phase(), At::of(next));
+        if !self.at.may_become(&at) {
+            return Err(IllegalMove { from, to: next });
         }
         let spent = now.duration_since(self.phase_since).as_secs_f64().max(0.0);
-        self.phases.push((self.phase, spent));
-        self.phase = next;
+        self.phases.push((from, spent));
+        self.at = at;
         self.phase_since = now;
-        self.call = None;
         self.failed = None;
         self.not_made = false;
         if next == Phase::Creating {
@@ -227,24 +219,4 @@ impl Recovery {
 
 fn is_zero(count: &u32) -> bool {
     *count == 0
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_phase_becomes_itself_and_nothing_skips_the_delete() {
-        use Phase::*;
-        let all = [Condemned, Deleting, Gone, Creating, Ready, Booted, Launched];
-        for from in all {
-            assert!(!from.may_become(from), "{from}");
-            assert!(
-                from == Condemned || !from.may_become(Deleting),
-                "{from} must be condemned before it is deleted"
-            );
-        }
-        assert!(!Condemned.may_become(Creating));
-        assert!(!Deleting.may_become(Creating));
-    }
 }

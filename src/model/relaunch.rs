@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::FailureClass;
 use super::ids::{Incarnation, RunOrder};
-use super::recovery::Call;
+use super::step::Call;
 
 /// The version of the supervisor from which on it follows a newer run order.
 pub const TAKES_ORDERS: u64 = 2;

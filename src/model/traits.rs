@@ -3,11 +3,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::step::{Remedy, Step};
+
 /// The answers of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traits {
     /// Which budgets it counts under.
     pub budget: BudgetOf,
+    /// The steps of a job's start on the machines that are there, of their reboot, and of their replacement; none where the
+    /// kind has no such remedy.
+    remedies: [&'static [Step]; 3],
     /// It is a job itself: it has no hosts of ours, and so no guest attributes and no run order on them.
     pub is_job: bool,
     /// It stays where it is once it has ended, and can be read: no delete makes it absent.
@@ -51,10 +56,30 @@ impl BudgetOf {
     }
 }
 
+/// The steps of a replacement: what is there is removed, unless it is gone or has ended in its place.
+const REPLACE: &[Step] =
+    &[Step::Remove, Step::Create, Step::AwaitBoot, Step::AwaitStart, Step::AwaitProgress];
+
 impl Traits {
+    /// The steps of a remedy; none where this kind has no such remedy.
+    pub fn steps(&self, remedy: Remedy) -> Option<&'static [Step]> {
+        let [relaunch, restart, replace] = self.remedies;
+        let steps = match remedy {
+            Remedy::Relaunch => relaunch,
+            Remedy::Restart => restart,
+            Remedy::Replace => replace,
+        };
+        (!steps.is_empty()).then_some(steps)
+    }
+
     /// A Cloud TPU node.
     pub const NODE: Traits = Traits {
         budget: BudgetOf::Tpus,
+        remedies: [
+            &[Step::Relaunch, Step::AwaitProgress],
+            &[Step::Restart, Step::AwaitBoot],
+            REPLACE,
+        ],
         is_job: false,
         ends_in_place: false,
         ends_with_operation: true,
@@ -74,6 +99,7 @@ impl Traits {
     /// A managed training job.
     pub const TRAINING_JOB: Traits = Traits {
         budget: BudgetOf::Jobs,
+        remedies: [&[], &[], REPLACE],
         is_job: true,
         ends_in_place: true,
         ends_with_operation: false,

@@ -229,6 +229,15 @@ pub struct RequestStatus {
     pub since: Timestamp,
 }
 
+/// How far a recovery is.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct StepOf {
+    /// The number of the present step, from 1.
+    pub at: usize,
+    /// The number of all of them.
+    pub of: usize,
+}
+
 /// One slot in that document.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SlotView {
@@ -241,6 +250,9 @@ pub struct SlotView {
     /// The queued resource, while there is one; none for other kinds.
     #[serde(default)]
     pub request: Option<RequestStatus>,
+    /// Which step of its recovery that is, and of how many.
+    #[serde(default)]
+    pub recovery_step: Option<StepOf>,
     /// The queued resource that was asked for ahead of the end of its capacity.
     #[serde(default)]
     pub next_request: Option<RequestStatus>,

@@ -26,8 +26,8 @@ use crate::model::action::{Input, Record};
 use crate::model::event::Event;
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::Fleet;
-use crate::model::recovery::Call;
 use crate::model::settings::Settings;
+use crate::model::step::Call;
 use crate::model::view::StatusDocument;
 use crate::report::metrics::Metrics;
 use crate::report::protection::{self, Protection};
@@ -308,7 +308,7 @@ impl Watchdog {
         self.shown = Instant::now();
         let fleet = self.driver.fleet();
         let recoveries = || fleet.slots.values().filter_map(|r| r.recovery.as_ref());
-        let pending = |call: &Option<Call>| matches!(call, Some(Call::Intended | Call::Unknown));
+        let pending = |call: Option<&Call>| matches!(call, Some(Call::Intended | Call::Unknown));
         let status = self.document();
         if let Some(protection) = self.protection.as_mut().filter(|_| fleet.polls > 0) {
             protection::log(protection, &status);
@@ -319,7 +319,7 @@ impl Watchdog {
             polls: fleet.polls,
             reading: self.reading.clone(),
             store_failing: self.driver.store_fails(),
-            intents_pending: recoveries().filter(|r| pending(&r.call)).count(),
+            intents_pending: recoveries().filter(|r| pending(r.call())).count(),
             budget_remaining: remaining(fleet),
             dry_run: fleet.settings.dry_run,
             lock: Lock::Held,

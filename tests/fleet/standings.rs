@@ -293,7 +293,7 @@ impl World {
             world.trouble(ZONES[0], "", Trouble::StockOut, Some(minutes(40)));
         };
         match standing {
-            Standing::Ahead => return,
+            Standing::Ahead => {}
             Standing::Ending => {
                 while self.state_of(ZONES[0], "qr") == Some("ACTIVE") {
                     self.run_for(1_000);

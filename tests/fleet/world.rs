@@ -199,7 +199,11 @@ impl World {
     pub fn state(&self, slot: &str) -> String {
         let record = &self.fleet().slots[slot];
         let decision = self.fleet().slots[slot].decision.as_ref();
-        format!("{:?} {:?} {decision:?}", record.recovery.as_ref().map(|r| r.phase), record.verdict)
+        format!(
+            "{:?} {:?} {decision:?}",
+            record.recovery.as_ref().map(|r| r.phase()),
+            record.verdict
+        )
     }
 
     /// The cloud as it was left by what arrived until then.

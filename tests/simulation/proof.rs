@@ -8,8 +8,8 @@ use tpu_watchdog::model::event::{Event, Verb};
 use tpu_watchdog::model::fleet::Fleet;
 use tpu_watchdog::model::hold::HoldReason;
 use tpu_watchdog::model::phase::Phase;
-use tpu_watchdog::model::recovery::Call;
 use tpu_watchdog::model::slot::SlotRecord;
+use tpu_watchdog::model::step::Call;
 use tpu_watchdog::simulator::things::Exit;
 
 use jiff::Timestamp;
@@ -85,8 +85,8 @@ impl World {
         let record = leader.and_then(|driver| driver.fleet().slots.get(slot));
         let gone = record.filter(|record| record.incarnation.is_none());
         let waits = gone.and_then(|record| record.recovery.as_ref()).is_some_and(|recovery| {
-            let calls = matches!(recovery.call, Some(Call::Intended | Call::Accepted { .. }));
-            recovery.phase == Phase::Creating && !calls
+            let calls = matches!(recovery.call(), Some(Call::Intended | Call::Accepted { .. }));
+            recovery.phase() == Phase::Creating && !calls
         });
         let known = self.known(slot);
         known.unsettled = if waits { known.unsettled + 1 } else { 0 };
@@ -156,7 +156,7 @@ impl World {
         let name = record.name.as_str();
         let hold = record.decision.as_ref().and_then(|d| d.hold);
         let (phase, condition) =
-            (record.recovery.as_ref().map(|r| r.phase), record.verdict.condition);
+            (record.recovery.as_ref().map(|r| r.phase()), record.verdict.condition);
         let node = self.cloud.nodes.get(&(record.zone.clone(), name.to_owned())).cloned();
         let told = |what: &str| {
             let SlotRecord { verdict, decision, suspicion, .. } = record;

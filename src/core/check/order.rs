@@ -39,7 +39,7 @@ pub fn order(case: &Case, order: &RunOrder) -> Checked {
         "S15",
         "the node is not READY and well",
     )?;
-    let idle = record.recovery.as_ref().is_none_or(|r| r.phase == Phase::Launched);
+    let idle = record.recovery.as_ref().is_none_or(|r| r.phase() == Phase::Launched);
     let calls = memory.pending.contains(&Pending::Call);
     rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;
     let newest = seen.and_then(|seen| seen.out_of_step).unwrap_or_default();
@@ -85,7 +85,7 @@ pub fn amendment(case: &Case, patch: &Patch) -> Checked {
     rule(record.ours, "S17", "the node is not this watchdog's")?;
     let seen = record.seen.as_ref();
     rule(seen.is_some_and(|seen| seen.ready), "S10", "the node is not READY")?;
-    let idle = record.recovery.as_ref().is_none_or(|r| r.phase.is_up());
+    let idle = record.recovery.as_ref().is_none_or(|r| r.phase().is_up());
     let ordered = record.job.relaunch.is_some() && matches!(patch, Patch::Order(_));
     let calls = memory.pending.contains(&Pending::Call) || ordered;
     rule(idle && !calls, "S9", "the slot is in recovery, or another call is under way")?;

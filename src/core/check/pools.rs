@@ -24,7 +24,7 @@ pub fn pool_is_supplied(case: &Case) -> Checked {
     let tried = record
         .recovery
         .as_ref()
-        .filter(|recovery| recovery.phase == Phase::Condemned)
+        .filter(|recovery| recovery.phase() == Phase::Condemned)
         .and_then(|recovery| recovery.tried_at);
     let own = tried.is_some() && tried == pool.trial_at;
     let waits = trouble.min().is_some_and(|since| {

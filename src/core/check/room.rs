@@ -48,10 +48,10 @@ pub(super) fn takes_room(record: &SlotRecord) -> bool {
         matches!(class, FailureClass::StockOut | FailureClass::Quota | FailureClass::Rate)
     };
     let refused = recovery.refusal.as_ref().is_some_and(|(class, _)| shortage(class));
-    let short = recovery.phase == Phase::Gone && recovery.not_before.is_some() && refused;
+    let short = recovery.phase() == Phase::Gone && recovery.not_before.is_some() && refused;
     let beacons = record.seen.as_ref().is_some_and(|seen| seen.supervised);
-    let up = matches!(recovery.phase, Phase::Booted | Phase::Launched)
-        || (recovery.phase == Phase::Ready && !beacons);
+    let up = matches!(recovery.phase(), Phase::Booted | Phase::Launched)
+        || (recovery.phase() == Phase::Ready && !beacons);
     let condition = record.verdict.condition;
     let at_rest = [Condition::Stopped, Condition::Finished, Condition::Waiting]
         .contains(&condition)

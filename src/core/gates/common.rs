@@ -42,13 +42,13 @@ pub fn what(ctx: &SlotCtx) -> String {
 }
 
 pub fn is_pending(ctx: &SlotCtx) -> bool {
-    ctx.record.recovery.as_ref().is_some_and(|recovery| recovery.phase == Phase::Gone)
+    ctx.record.recovery.as_ref().is_some_and(|recovery| recovery.phase() == Phase::Gone)
 }
 
 /// A recovery whose delete was refused or did not come about, for the same node. One that is gone
 /// by now needs no delete.
 pub fn undeleted<'a>(ctx: &'a SlotCtx) -> Option<&'a Recovery> {
     let recovery = ctx.record.recovery.as_ref()?;
-    (recovery.phase == Phase::Condemned && ctx.condition() != Condition::Missing)
+    (recovery.phase() == Phase::Condemned && ctx.condition() != Condition::Missing)
         .then_some(recovery)
 }

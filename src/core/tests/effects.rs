@@ -20,7 +20,7 @@ fn s11_the_intent_is_in_the_same_commit_as_the_call_and_a_lost_answer_is_read_ba
         world
             .records
             .iter()
-            .any(|r| matches!(r, Record::Slot(r) if r.recovery.as_ref().is_some_and(|r| r.phase == Phase::Deleting)))
+            .any(|r| matches!(r, Record::Slot(r) if r.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Deleting)))
     );
     let confirmed_at = world.now;
     assert_eq!(

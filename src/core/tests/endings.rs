@@ -9,6 +9,7 @@ use crate::model::command::Command;
 pub use crate::model::command::CommandKind;
 use crate::model::ids::RunOrder;
 use crate::model::recovery::Recovery;
+use crate::model::step::{At, Call};
 
 impl World {
     pub fn command(&mut self, kind: CommandKind) {
@@ -94,8 +95,10 @@ fn s14_what_is_refused_after_a_create_outlives_its_recovery() {
     for refused_before in [true, false] {
         let mut world = World::new(settings(&["a", "b", "c"]));
         let refuse = |world: &mut World| {
+            let mut at = At::of(Phase::Creating);
+            at.set_call(Call::Accepted { operation: OPERATION.into() });
             let recovery = Recovery {
-                phase: Phase::Creating,
+                at,
                 order: Some(RunOrder::default()),
                 ..world.fleet.slots["a"].recovery.clone().unwrap()
             };

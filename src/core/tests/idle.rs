@@ -139,7 +139,7 @@ fn the_answer_to_a_delete_is_none_to_the_order_before_it() {
     world.stray_called(accepted());
     let stray = world.fleet.ledger.strays.values().next().unwrap();
     let call = stray.removal.as_ref().unwrap().call.clone();
-    assert!(matches!(call, Some(crate::model::recovery::Call::Accepted { .. })), "{call:?}");
+    assert!(matches!(call, Some(crate::model::step::Call::Accepted { .. })), "{call:?}");
 }
 
 #[test]

@@ -91,7 +91,7 @@ fn s21_a_request_that_was_granted_late_fills_the_slot_that_is_without_a_tpu() {
     let (began, reading) = (asked.world.now, Reading::Absent);
     asked.world.input(Input::Got { slot: "a".into(), began, reading });
     let recovery = asked.world.fleet.slots["a"].recovery.clone().expect("a create is owed");
-    assert_eq!((recovery.phase, recovery.order), (Phase::Gone, None));
+    assert_eq!((recovery.phase(), recovery.order), (Phase::Gone, None));
     // One of an earlier recovery, in the other zone, was followed as a stray.
     let mut raw = Value::clone(&request.raw);
     raw["name"] = json!("projects/p/locations/us-east5-a/queuedResources/q");

@@ -6,6 +6,7 @@ use crate::core::pool;
 use crate::model::condition::Kind;
 use crate::model::job::WorkerState;
 use crate::model::slot::SlotRecord;
+use crate::model::step::At;
 use crate::model::time::elapsed;
 
 const HOUR: u64 = 3600;
@@ -149,7 +150,7 @@ fn s14_replacements_that_booted_and_made_no_progress_count_after_setup_and_compi
         for name in ["a", "b"] {
             world.get(name, Some(made[usize::from(name == "b")].clone()));
             let record = world.fleet.slots.get_mut(name).unwrap();
-            record.recovery.as_mut().unwrap().phase = Phase::Launched;
+            record.recovery.as_mut().unwrap().at = At::of(Phase::Launched);
             let ready = world.now.checked_sub(jiff::SignedDuration::from_mins(minutes as i64));
             record.ready_since = Some(ready.unwrap());
         }
@@ -175,7 +176,7 @@ fn s6_a_replacement_gives_its_place_back_when_it_has_booted() {
     world.input(Input::Configured(Box::new(wider)));
     let made = world.supervised_run();
     let recovery = world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap();
-    (recovery.kind, recovery.phase) = (Kind::Judged, Phase::Ready);
+    (recovery.kind, recovery.at) = (Kind::Judged, At::of(Phase::Ready));
     let nodes = [made.clone(), node("b", timeout())];
     world.poll(&[made.clone(), node("b", json!({}))]);
     let held = until_a_delete(&mut world, &nodes, 900, |world| world.surveyed(&[100]));

@@ -207,7 +207,7 @@ fn s9_no_create_is_sent_where_a_dead_node_of_that_name_is_being_removed() {
         at: world.now,
         incarnation: crate::model::ids::Incarnation { id: "2".into(), created: world.now },
         state: "PREEMPTED".into(),
-        call: Some(crate::model::recovery::Call::Unknown),
+        call: Some(crate::model::step::Call::Unknown),
         failure: None,
     };
     let stray = Stray {

@@ -171,7 +171,7 @@ fn a_reason_that_no_rule_knows_is_tried_once_more() {
 fn a_delete_of_a_request_is_done_when_a_read_says_so_too() {
     let state = failed(8, "There is no more capacity in the zone");
     let phase = |asked: &Asked| {
-        asked.world.fleet.slots["a"].recovery.as_ref().map(|recovery| recovery.phase)
+        asked.world.fleet.slots["a"].recovery.as_ref().map(|recovery| recovery.phase())
     };
     let mut asked = Asked::new();
     let first = asked.is_deleted(&state);

@@ -6,6 +6,7 @@ use super::*;
 use crate::model::command::{Command, CommandKind};
 use crate::model::lookup::NextCreate;
 use crate::model::spec::NodeSpec;
+use crate::model::step::At;
 use crate::model::traits::BudgetOf;
 
 const EAST: &str = "us-east5-a";
@@ -63,7 +64,7 @@ fn a_person_deletes_a_replacement_whose_recovery_is_not_over() {
     for phase in [Phase::Ready, Phase::Booted, Phase::Launched] {
         let mut world = super::runs::with_checkpoints();
         let made = world.supervised_run();
-        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().phase = phase;
+        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().at = At::of(phase);
         world.next_poll(&made);
         let at = world.now;
         world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at }]);
@@ -73,7 +74,7 @@ fn a_person_deletes_a_replacement_whose_recovery_is_not_over() {
         // With when_missing = "hold" it needs no evidence.
         let mut world = super::runs::with_checkpoints();
         let made = world.supervised_run();
-        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().phase = phase;
+        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().at = At::of(phase);
         let policy = &mut world.fleet.settings.slots.get_mut("a").unwrap().policy;
         policy.when_missing = crate::model::settings::WhenMissing::Hold;
         world.next_poll(&made);
@@ -83,7 +84,7 @@ fn a_person_deletes_a_replacement_whose_recovery_is_not_over() {
         // Without a delete by another client it is created again.
         let mut world = super::runs::with_checkpoints();
         let made = world.supervised_run();
-        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().phase = phase;
+        world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap().at = At::of(phase);
         world.next_poll(&made);
         world.missing();
         world.surveyed(&[100]);

@@ -4,6 +4,7 @@ use super::*;
 use crate::model::command::CommandKind;
 use crate::model::condition::Kind;
 use crate::model::filling::Filling;
+use crate::model::step::{At, Call};
 use crate::model::time::elapsed;
 
 const EAST: &str = "us-east5-a";
@@ -337,7 +338,8 @@ fn s10_a_persons_delete_of_a_replacement_at_work_is_followed_by_no_create() {
         let made = world.replacement("a", json!({"state": "CREATING"}));
         world.poll(std::slice::from_ref(&made));
         let recovery = world.fleet.slots.get_mut("a").unwrap().recovery.as_mut().unwrap();
-        (recovery.phase, recovery.call) = (phase, None);
+        recovery.at = At::of(phase);
+        recovery.at.set_call(Call::Unknown);
         let mut dying = made.clone();
         dying["state"] = json!("DELETING");
         for _ in 0..90 {

@@ -4,6 +4,7 @@ use super::*;
 use crate::model::command::Pause;
 use crate::model::event::{Event, What};
 use crate::model::spec::NodeSpec;
+use crate::model::step::At;
 
 #[test]
 fn s7_a_create_whose_slot_is_paused_or_left_to_a_dry_run_while_its_intent_is_written_is_not_sent() {
@@ -29,7 +30,7 @@ fn owed_and_paused() -> (Settings, Stored, Command) {
     let config = crate::config::parse(std::path::Path::new("w.toml"), text, &|_| None).unwrap();
     let long_ago = jiff::Timestamp::UNIX_EPOCH;
     let mut recovery = Recovery::condemned(Condition::Missing, Kind::Lost, long_ago, long_ago);
-    recovery.phase = Phase::Gone;
+    recovery.at = At::of(Phase::Gone);
     let mut record = SlotRecord::new("a", "us-central2-b", long_ago);
     record.recovery = Some(recovery);
     let body = serde_json::json!({
