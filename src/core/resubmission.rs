@@ -19,8 +19,6 @@ use crate::model::training::{Resubmitted, Training};
 use super::location;
 use super::turn::Turn;
 
-/// Submissions without progress where no location of checkpoints is known.
-const UNSEEN: u32 = 1;
 /// A job that runs for so long without a new complete checkpoint is told of. Source: the guides' advice on hung workers.
 const TOLD_AFTER: Duration = Duration::from_secs(4 * 3600);
 
@@ -48,16 +46,8 @@ fn saves_nothing(
 
 /// Takes in the set of step folders of a listing: a job that begins in the folder of an older run saves below that one's
 /// steps, and must not look as if it stood. Returns whether it is another set.
-pub fn saw(
-    record: &mut SlotRecord,
-    slot: &SlotSettings,
-    seen: &CheckpointSurvey,
-    now: Timestamp,
-) -> bool {
+pub fn saw(record: &mut SlotRecord, seen: &CheckpointSurvey, now: Timestamp) -> bool {
     let (job, steps) = (&mut record.job, seen.steps.as_str());
-    if !slot.filling.traits().is_job {
-        return false;
-    }
     let unrecognised = seen.newest.is_none() && steps.is_empty() && seen.other.is_some();
     let changed = std::mem::replace(&mut job.unrecognised, unrecognised) != unrecognised;
     if job.steps == steps {
@@ -85,7 +75,8 @@ fn is_known(record: &SlotRecord, slot: &SlotSettings) -> bool {
 }
 
 fn stall(record: &SlotRecord, of: &Training) -> Option<Duration> {
-    of.stall_of(record.spec.as_ref().and_then(NodeSpec::job_kind).unwrap_or(of.kind))
+    let kind = record.spec.as_ref().and_then(NodeSpec::job_kind).unwrap_or(of.kind);
+    of.stall.filter(|_| !of.takes_consent(kind))
 }
 
 /// The same in words.
@@ -161,7 +152,8 @@ pub fn used_up(
     let seen = location::watched(record, slot).is_some() && is_known(record, slot);
     let (most, why) = match seen {
         true => (restart.no_progress, "without a newer complete checkpoint"),
-        false => (restart.no_progress.min(UNSEEN), "and no complete checkpoint was ever seen"),
+        // Where no location of checkpoints is known, one submission has to do.
+        false => (restart.no_progress.min(1), "and no complete checkpoint was ever seen"),
     };
     let used = counts.fruitless;
     let text = format!("submitted again {used} times {why} (restart.no_progress); {then}");

@@ -152,8 +152,8 @@ fn surveyed(
         record.job.location_since = seen.other.as_ref().and_then(|other| other.oldest);
     }
     record.job.listed_at = Some(began.min(now));
-    let changed = resubmission::saw(record, settings, &seen, now)
-        | resubmission::tell(record, settings, turn);
+    let saw = settings.filling.traits().is_job && resubmission::saw(record, &seen, now);
+    let changed = saw | resubmission::tell(record, settings, turn);
     // Written where a judgement may soon rest on it.
     if location::surveyed(record, settings, &seen, now, turn)
         || changed

@@ -77,10 +77,8 @@ impl TpuClient {
                 Err(why) => return Err(why),
             }
         }
-        match (jobs, refused) {
-            (None, Some(why)) => Err(why),
-            (jobs, _) => Ok(jobs.unwrap_or_default()),
-        }
+        let none = refused.map_or_else(|| Ok(Vec::new()), Err);
+        jobs.map_or(none, Ok)
     }
 
     /// The job of a slot, whether it lives or has ended: in one region by its lineage, once that is among the `known`
@@ -196,8 +194,7 @@ impl TpuClient {
     ) -> Result<Value, CallFailure> {
         let url = format!("{}/{}:cancel", self.jobs_url(kind, region), incarnation.id);
         let (name, origin) = (method!(kind, "cancel"), Origin::DELETE);
-        let body = json!({});
-        self.http.mutate(name, Method::POST, origin, &url, Some(&body), prepared).await?;
+        self.http.mutate(name, Method::POST, origin, &url, Some(&json!({})), prepared).await?;
         Ok(answer(kind, region, &incarnation.id))
     }
 
@@ -213,12 +210,10 @@ impl TpuClient {
 
 /// The filter of the jobs of a kind that have not ended.
 fn live(kind: JobKind) -> String {
-    match kind {
-        JobKind::Custom | JobKind::Tuning => {
-            JobState::ENDS.map(|state| format!("state!=\"{}\"", state.as_str())).join(" AND ")
-        }
-        JobKind::Legacy => LIVE.map(|state| format!("state:{state}")).join(" OR "),
+    if kind.takes_ids() {
+        return LIVE.map(|state| format!("state:{state}")).join(" OR ");
     }
+    JobState::ENDS.map(|state| format!("state!=\"{}\"", state.as_str())).join(" AND ")
 }
 
 /// The answer to a call, which names the job in the place of an operation.

@@ -249,7 +249,7 @@ pub struct SlotRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named: Option<String>,
     /// Submissions of its training job since the newest checkpoint.
-    #[serde(default, skip_serializing_if = "Resubmitted::is_none")]
+    #[serde(default, skip_serializing_if = "is_default")]
     pub resubmitted: Resubmitted,
     /// The operation of our own last delete.
     #[serde(default)]
@@ -472,4 +472,9 @@ impl SlotSettings {
     pub fn places<'z>(&'z self, present: &'z String) -> impl Iterator<Item = &'z String> {
         self.zones.iter().chain(Some(present).filter(|zone| !self.zones.contains(zone)))
     }
+}
+
+/// Whether a field says nothing: the journal leaves it out.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }

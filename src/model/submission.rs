@@ -44,13 +44,10 @@ impl JobState {
     /// The states of a job that a cancel may end.
     pub const CANCELLABLE: [JobState; 3] = [JobState::Queued, JobState::Pending, JobState::Running];
     /// The states that are an end. A state that is not known is none: such a job may be at work.
-    pub const ENDS: [JobState; 5] = [
-        JobState::Succeeded,
-        JobState::Failed,
-        JobState::Cancelled,
-        JobState::Expired,
-        JobState::PartiallySucceeded,
-    ];
+    pub const ENDS: [JobState; 5] = {
+        use JobState::*;
+        [Succeeded, Failed, Cancelled, Expired, PartiallySucceeded]
+    };
 }
 
 /// The typed view of one job.

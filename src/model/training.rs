@@ -30,6 +30,9 @@ pub enum JobKind {
     Legacy,
 }
 
+const TUNING: [&str; 4] =
+    ["hyperparameterTuningJobs", "tuning job", "ai hp-tuning-jobs", "trialJobSpec"];
+
 impl JobKind {
     /// The kind of a job by the field that describes its machines.
     pub fn of(job: &Value) -> JobKind {
@@ -47,16 +50,9 @@ impl JobKind {
     /// machines and its program.
     const fn words(self) -> [&'static str; 4] {
         match self {
-            JobKind::Custom => ["customJobs", "custom job", "gcloud ai custom-jobs", "jobSpec"],
-            JobKind::Tuning => [
-                "hyperparameterTuningJobs",
-                "tuning job",
-                "gcloud ai hp-tuning-jobs",
-                "trialJobSpec",
-            ],
-            JobKind::Legacy => {
-                ["jobs", "AI Platform job", "gcloud ai-platform jobs", "trainingInput"]
-            }
+            JobKind::Custom => ["customJobs", "custom job", "ai custom-jobs", "jobSpec"],
+            JobKind::Tuning => TUNING,
+            JobKind::Legacy => ["jobs", "AI Platform job", "ai-platform jobs", "trainingInput"],
         }
     }
 
@@ -89,7 +85,7 @@ impl JobKind {
     /// The command of gcloud about it: a verb, and the id of a job.
     pub fn asks(self, what: &str, region: &str) -> String {
         let region = Some(format!(" --region {region}")).filter(|_| !self.takes_ids());
-        format!("{} {what}{}", self.words()[2], region.unwrap_or_default())
+        format!("gcloud {} {what}{}", self.words()[2], region.unwrap_or_default())
     }
 }
 
@@ -144,10 +140,9 @@ impl Training {
         self.kinds().any(|of| of == kind)
     }
 
-    /// So long without a new complete checkpoint, and a job of this kind is cancelled. The study of a tuning job would
-    /// begin once more.
-    pub fn stall_of(&self, kind: JobKind) -> Option<Duration> {
-        self.stall.filter(|_| kind != JobKind::Tuning || self.restart_study)
+    /// Whether a new submission of this kind starts a study over, and the config does not consent to that.
+    pub fn takes_consent(&self, kind: JobKind) -> bool {
+        kind == JobKind::Tuning && !self.restart_study
     }
 
     /// The machine type after this one, for a job that ran out of memory on it.
@@ -220,11 +215,4 @@ pub struct Resubmitted {
     pub fruitless: u32,
     /// The step of the newest complete checkpoint then.
     pub step: Option<u64>,
-}
-
-impl Resubmitted {
-    /// Whether there was none.
-    pub fn is_none(&self) -> bool {
-        *self == Resubmitted::default()
-    }
 }

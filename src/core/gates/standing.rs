@@ -207,7 +207,7 @@ pub fn impossible(subject: Subject) -> Option<Obstacle> {
 /// A job that starts over by an operator's word alone: told while it runs.
 fn study(subject: Subject) -> Option<Obstacle> {
     let of = subject.slot.filling.training()?;
-    let held = possible::takes_consent(subject.record.spec.as_ref()?.job_kind()?, of);
+    let held = of.takes_consent(subject.record.spec.as_ref()?.job_kind()?);
     let text = || {
         format!(
             "a new submission would begin its study with the first trial: where it fails, `retry {}` submits it, and restart_study = true does so \

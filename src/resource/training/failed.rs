@@ -16,8 +16,6 @@ use crate::model::submission::{JobState, JobView};
 use crate::model::time::elapsed;
 use crate::model::training::Training;
 
-use super::possible::takes_consent;
-
 /// The error of a job that failed is there about a minute after its end, or will not come.
 const ERROR_WITHIN: Duration = Duration::from_secs(300);
 /// Exit codes that the service itself restarts a job for: SIGABRT and SIGSEGV, bare or of a container.
@@ -84,7 +82,7 @@ pub fn standing(of: &Training, job: &JobView, now: Timestamp) -> (Verdict, Optio
     let is = job.shown();
     let held = |condition, text: String, hold| (Verdict::held(condition, text, hold), None);
     let again = |condition, text: String, failure: Option<Failure>| {
-        if !takes_consent(job.kind, of) {
+        if !of.takes_consent(job.kind) {
             return (Verdict::new(condition, text), failure);
         }
         let then = "a new submission begins its study with the first trial, and pays finished ones again: `retry` submits it, restart_study = true does so each time";

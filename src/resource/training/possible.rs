@@ -69,11 +69,6 @@ pub fn obstacle(spec: &NodeSpec, of: &Training) -> Option<String> {
     }
 }
 
-/// Whether a new submission starts a study over, and the config does not consent to that.
-pub fn takes_consent(kind: JobKind, of: &Training) -> bool {
-    kind == JobKind::Tuning && !of.restart_study
-}
-
 /// A setting that a job of several workers should have. Source: aiplatform v1, `Scheduling.restartJobOnWorkerRestart`.
 pub fn advice(spec: &NodeSpec) -> Option<String> {
     let job = spec.body().get(TRAINING_KEY)?;
