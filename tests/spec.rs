@@ -358,3 +358,13 @@ fn a_reservation_of_the_config_is_named_in_full_where_it_is_asked_for() {
     let name = &moved.body()["schedulingConfig"]["reservationName"];
     assert_eq!(name, "projects/host/locations/us-east5-a/reservations/llm");
 }
+
+#[test]
+fn capacity_that_the_config_only_clears_is_no_drift_where_there_is_none() {
+    let learned =
+        NodeSpec::learn(&json!({"acceleratorType": "v6e-8", "runtimeVersion": "r"})).unwrap();
+    let clears = json!({"spot": null, "preemptible": null, "reserved": null});
+    let overlay =
+        Overlay { fields: [("schedulingConfig".to_owned(), clears)].into(), ..Overlay::default() };
+    assert!(learned.drift(&overlay).is_empty());
+}

@@ -73,7 +73,10 @@ pub fn keep(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> bool {
         return left;
     }
     let Some(from) = ending(ctx.record, ctx.now) else { return false };
-    let free = ctx.record.ours && ctx.record.recovery.is_none() && ctx.record.wanted.is_none();
+    let recovery = ctx.record.recovery.as_ref();
+    // One whose TPU is there waits for the job alone.
+    let stands = recovery.is_none_or(|recovery| recovery.phase().stands());
+    let free = ctx.record.ours && stands && ctx.record.wanted.is_none();
     let over = diagnose::finished(ctx.record, ctx.slot) || ctx.record.released.is_some();
     let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.twin.is_none();
     let followed = ctx.ledger.strays.values().any(mine);

@@ -407,8 +407,7 @@ pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
 /// Whether a recovery has lost a node and has not got the next one yet. From READY on its replacement
 /// is a node like any other, which an operator may delete.
 pub fn is_owed(record: &SlotRecord) -> bool {
-    let stands = |phase| matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched);
-    record.recovery.as_ref().is_some_and(|recovery| !stands(recovery.phase()))
+    record.recovery.as_ref().is_some_and(|recovery| !recovery.phase().stands())
 }
 
 /// That nothing more is wanted, and who says so.

@@ -47,7 +47,7 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     let there = match recovery.phase() {
         Phase::Condemned => true,
         Phase::Creating => record.incarnation.is_some(),
-        phase => matches!(phase, Phase::Ready | Phase::Booted | Phase::Launched),
+        phase => phase.stands(),
     };
     if there && is_unwanted(record, recovery) {
         return withdraw(fleet, name, "its job has finished: nothing follows", turn);
@@ -58,7 +58,7 @@ pub fn settle(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         }
         return;
     }
-    if !matches!(recovery.phase(), Phase::Ready | Phase::Booted | Phase::Launched) {
+    if !recovery.phase().stands() {
         return;
     }
     let healthy = record.verdict.condition == Condition::Healthy;

@@ -28,8 +28,13 @@ impl Phase {
         matches!(self, Phase::Booted | Phase::Launched)
     }
 
+    /// Whether the replacement is there.
+    pub fn stands(self) -> bool {
+        self.is_up() || self == Phase::Ready
+    }
+
     /// Whether a create was sent: what it asked for may come, or is there.
     pub fn is_asked_for(self) -> bool {
-        self.is_up() || matches!(self, Phase::Creating | Phase::Ready)
+        self.stands() || self == Phase::Creating
     }
 }

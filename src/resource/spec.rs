@@ -245,7 +245,11 @@ impl NodeSpec {
                         .iter()
                         .filter(|(_, v)| !v.is_null())
                         .map(|(k, v)| (k.clone(), v.clone()));
-                    body.insert(key.clone(), Value::Object(new.collect()));
+                    let new: Map<String, Value> = new.collect();
+                    // It only clears, and there is nothing to clear.
+                    if !new.is_empty() {
+                        body.insert(key.clone(), Value::Object(new));
+                    }
                 }
                 _ => {
                     body.insert(key.clone(), value.clone());

@@ -7,6 +7,7 @@ use super::case::{CREATES, Case, Checked, rule};
 use super::rules::is_held;
 use crate::model::ahead::Ahead;
 use crate::model::fleet::{Pending, Stray};
+use crate::model::phase::Phase;
 use crate::model::time::elapsed;
 
 /// So long before an end at most.
@@ -19,8 +20,10 @@ const BEFORE: u64 = 3600;
 pub fn ahead(case: &Case, ahead: &Ahead, body: &Value) -> Checked {
     let Case { settings, slot, record, memory, ledger, now } = case;
     rule(!(settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
-    let free = record.recovery.is_none() && !memory.pending.contains(&Pending::Call);
-    rule(free, "S9", "the slot is in recovery, or another call is under way")?;
+    let phase = record.recovery.as_ref().map(|recovery| recovery.phase());
+    let stands = matches!(phase, None | Some(Phase::Ready | Phase::Booted | Phase::Launched));
+    let free = stands && !memory.pending.contains(&Pending::Call);
+    rule(free, "S9", "its TPU is being replaced, or another call is under way")?;
     let seen = record.seen.as_ref().filter(|seen| seen.ready && record.incarnation.is_some());
     let ends = seen.and_then(|seen| seen.times.ends_at);
     let soon = *now < ahead.from && elapsed(*now, ahead.from).as_secs() <= BEFORE;
