@@ -97,6 +97,8 @@ pub fn has_waited(record: &mut SlotRecord, since: Option<Timestamp>, turn: &mut 
     // The wait of one that tells each of its states apart began when it was made.
     let made = record.incarnation.as_ref().filter(|_| !record.traits().waits_as_one);
     let since = made.map_or(since, |made| made.created.min(since));
+    // One that was asked for ahead cost nothing while the former one was there.
+    let since = record.left_behind.map_or(since, |(_, gone)| since.max(gone));
     if let Some(recovery) = &mut record.recovery {
         let within = elapsed(since.max(recovery.symptom_at), turn.now);
         recovery.queued_seconds += within.as_secs_f64();

@@ -6,6 +6,7 @@ use crate::model::action::{Action, Effect, Record};
 use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::phase::Phase;
 use crate::model::slot::SlotRecord;
+use crate::model::step::Call;
 
 /// Looks at every slot: the first of which something is not true, and what.
 pub fn check(fleet: &Fleet) -> Result<(), String> {
@@ -67,7 +68,9 @@ fn slot(record: &SlotRecord, memory: &Memory) -> Result<(), &'static str> {
             rule(is_there, "its replacement is nowhere")
         }
     }?;
-    let calls = record.job.relaunch.is_some()
+    let ahead = record.asked_ahead().is_some_and(|ahead| ahead.call == Some(Call::Intended));
+    let calls = ahead
+        || record.job.relaunch.is_some()
         || record.job.amendment.is_some()
         || matches!(recovery.phase(), Phase::Deleting | Phase::Creating);
     let calling = memory.pending.contains(&Pending::Call);

@@ -395,7 +395,9 @@ impl SlotRecord {
         let waits = [RequestState::Accepted, RequestState::Waiting];
         // Also one that was provisioned for a while has found no capacity since it was made.
         let waits = waits.iter().any(|state| state.as_str() == seen.state);
-        self.incarnation.as_ref().filter(|_| waits).map(|of| of.created)
+        let made = self.incarnation.as_ref().filter(|_| waits).map(|of| of.created);
+        // One that was asked for ahead is waited for from the end of the former one.
+        made.max(self.left_behind.filter(|_| made.is_some()).map(|(_, gone)| gone))
     }
 
     /// How many recoveries of this kind count against their budget (S13). Preemptions slide out of

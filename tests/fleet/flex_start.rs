@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 use tpu_watchdog::model::command::CommandKind;
 use tpu_watchdog::model::condition::Condition;
+use tpu_watchdog::model::phase::Phase;
 use tpu_watchdog::model::queued::RequestState;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
@@ -97,6 +98,9 @@ fn the_next_request_waits_before_the_end_and_the_job_goes_on_from_its_last_check
     let sent = ["POST", "POST", "PATCH", "DELETE", "PATCH"];
     assert_eq!(world.methods(), sent, "ahead, the notice, the end, the order: {}", why(&world));
     assert!(world.fleet().ledger.strays.is_empty());
+    // Not from the time at which it was asked for.
+    let waited = world.log.iter().rfind(|line| line.contains(" for capacity")).unwrap();
+    assert!(waited.contains("a: waited 1h 1m"), "{waited}");
     let next = world.request(ZONE, "qr-next").unwrap().times.ends_at;
     assert!(next > Some(ends_at), "a time of its own");
 
@@ -218,4 +222,18 @@ fn l2_a_slot_that_is_filled_by_its_next_request_is_left_in_peace_by_a_reload_and
     assert_eq!(world.sent.len(), sent, "{}", why());
     assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
     assert!(world.fleet().ledger.strays.is_empty());
+}
+
+#[test]
+fn a_job_that_has_made_no_progress_yet_keeps_no_next_request_away() {
+    let config = CONFIG.replace("3h", "40m");
+    let mut world = World::new(&config, TIMES, Box::new(SqliteStore::in_memory().unwrap()));
+    world.start("one");
+    world.with_one_grant(minutes(20));
+    let phase = world.fleet().slots["a"].recovery.as_ref().map(|recovery| recovery.phase());
+    assert_eq!(phase, Some(Phase::Launched), "{}", world.log.join("\n"));
+    assert_eq!(world.request_ids(), ["qr", "qr-next"], "{}", world.log.join("\n"));
+    world.with_one_grant(minutes(40));
+    assert!(world.is_ready(ZONE, "a-next"), "{}", world.log.join("\n"));
+    assert_eq!(world.request_ids(), ["qr", "qr-next"], "and the one after it");
 }
