@@ -1,6 +1,7 @@
 //! The safety and liveness rules by their names, on the core alone: inputs in, effects out, time as
 //! an argument.
 
+mod ahead;
 mod amend;
 
 mod budgets;

@@ -64,6 +64,11 @@ impl Asked {
         false
     }
 
+    /// When the request was made.
+    pub fn made(&self) -> &str {
+        &self.created
+    }
+
     pub fn request(&self, state: &Value) -> RequestView {
         let mut raw = self.body.clone();
         raw["name"] = json!(format!("{PARENT}/queuedResources/q"));

@@ -1,0 +1,153 @@
+//! The next queued resource of flex-start capacity, before the present one ends.
+
+use super::withdrawal::Asked;
+use super::*;
+use crate::core::check::{self, Case};
+use crate::model::ahead::Ahead;
+use crate::model::command::CommandKind;
+use crate::model::filling::Filling;
+use crate::model::fleet::{Pending, Stray};
+use crate::model::slot::SlotRecord;
+
+/// The slot `a` is at work on `q`, whose capacity ends in so many minutes.
+fn ends_in(minutes: u64) -> Asked {
+    let mut asked = Asked::new();
+    asked.world.wait(60);
+    let ends_at = after(asked.world.now, Duration::from_secs(60 * minutes + 30));
+    shows_end(&mut asked, ends_at);
+    asked
+}
+
+/// A poll shows that end.
+fn shows_end(asked: &mut Asked, ends_at: Timestamp) {
+    let mut raw = (*asked.request(&json!({"state": "ACTIVE"})).raw).clone();
+    raw["runDuration"] = json!({"maxRunDuration": "7200s", "terminationTime": ends_at});
+    let request = crate::google::answers::request(raw, true).unwrap();
+    let of = "projects/p/locations/us-central2-b/queuedResources/q";
+    let raw = json!({"queuedResource": of, "createTime": asked.made()});
+    let node = Arc::new(NodeView::parse(super::node("a", raw)).unwrap());
+    asked.lists(request, vec![node]);
+}
+
+fn sent(asked: &Asked) -> Option<(&Filling, &Value)> {
+    match &asked.world.actions[..] {
+        [Action::Create { filling, body, .. }] => Some((filling, body)),
+        _ => None,
+    }
+}
+
+#[test]
+fn the_next_request_is_asked_for_once_in_the_last_hour_and_not_granted_before_the_end() {
+    let mut asked = ends_in(61);
+    assert_eq!(sent(&asked), None, "{:?}", asked.world.fleet.slots["a"].decision);
+    let ends_at = asked.world.fleet.slots["a"].seen.as_ref().unwrap().times.ends_at.unwrap();
+    asked.world.wait(120);
+    shows_end(&mut asked, ends_at);
+    let (filling, body) = sent(&asked).expect("within the hour");
+    assert_eq!(*filling, Filling::QueuedResource("q-next".into()));
+    let policy = &body["queuedResource"]["queueingPolicy"]["validInterval"];
+    assert_eq!(policy["startTime"], json!(ends_at));
+    // Refused, for want of quota while the first is there: the ordinary way is left.
+    let quota = Failure::new(FailureClass::Quota, "Limit 1");
+    asked.world.called("a", CallOutcome::Refused(quota));
+    for _ in 0..20 {
+        shows_end(&mut asked, ends_at);
+        assert_eq!(sent(&asked), None);
+    }
+    assert!(asked.world.fleet.slots["a"].recovery.is_none());
+    // Another end is another chance.
+    shows_end(&mut asked, after(ends_at, Duration::from_secs(600)));
+    assert!(sent(&asked).is_some());
+}
+
+#[test]
+fn s7_s21_nothing_is_asked_for_ahead_that_is_held_or_not_wanted() {
+    type Change<'a> = &'a dyn Fn(&mut World);
+    fn record(world: &mut World) -> &mut SlotRecord {
+        world.fleet.slots.get_mut("a").unwrap()
+    }
+    let asks = |change: Change| {
+        let mut asked = ends_in(61);
+        let ends_at = asked.world.fleet.slots["a"].seen.as_ref().unwrap().times.ends_at.unwrap();
+        asked.world.wait(120);
+        change(&mut asked.world);
+        shows_end(&mut asked, ends_at);
+        sent(&asked).is_some()
+    };
+    assert!(asks(&|_| ()));
+    let command = |kind: CommandKind| move |world: &mut World| world.command(kind.clone());
+    let slot = || "a".to_owned();
+    assert!(!asks(&command(CommandKind::Pause { slot: Some(slot()), until: None })));
+    assert!(!asks(&command(CommandKind::Pause { slot: None, until: None })));
+    assert!(!asks(&command(CommandKind::Forget { slot: slot(), purge: false })));
+    assert!(!asks(&|world| world.fleet.settings.dry_run = true));
+    assert!(!asks(&|world| record(world).ours = false));
+    // A stray of the slot may still be granted.
+    assert!(!asks(&|world| {
+        let stray = Stray::followed(ZONE.into(), "a".into(), "late".into(), world.now);
+        world.fleet.ledger.strays.insert(Stray::key("us-east5-a", "a"), stray);
+    }));
+    // Another slot has that id.
+    assert!(!asks(&|world| {
+        let b = world.fleet.settings.slots.get_mut("b").unwrap();
+        b.filling = Filling::QueuedResource("q-next".into());
+    }));
+}
+
+#[test]
+fn the_checker_refuses_requests_ahead_that_no_plan_may_send() {
+    type Change<'a> = &'a dyn Fn(&mut Fleet, &mut Ahead, &mut Value);
+    let verdict = |change: Change| {
+        let mut asked = ends_in(59);
+        let (_, body) = sent(&asked).unwrap();
+        let mut body = body.clone();
+        let fleet = &mut asked.world.fleet;
+        fleet.memory.get_mut("a").unwrap().pending.clear();
+        let mut ahead = fleet.slots.get_mut("a").unwrap().ahead.take().unwrap();
+        change(fleet, &mut ahead, &mut body);
+        let case = Case {
+            settings: &fleet.settings,
+            slot: &fleet.settings.slots["a"],
+            record: &fleet.slots["a"],
+            memory: &fleet.memory["a"],
+            ledger: &fleet.ledger,
+            now: asked.world.now,
+        };
+        check::ahead(&case, &ahead, &body).map_err(|violation| violation.name())
+    };
+    fn record(fleet: &mut Fleet) -> &mut SlotRecord {
+        fleet.slots.get_mut("a").unwrap()
+    }
+    assert_eq!(verdict(&|_, _, _| ()), Ok(()), "the plan as it should be");
+    assert_eq!(verdict(&|fleet, _, _| fleet.settings.dry_run = true), Err("S7"));
+    assert_eq!(
+        verdict(&|fleet, _, _| {
+            fleet.memory.get_mut("a").unwrap().pending.insert(Pending::Call);
+        }),
+        Err("S9")
+    );
+    let early = Duration::from_secs(3700);
+    let later = |at: Timestamp| after(at, early);
+    assert_eq!(verdict(&|_, ahead, _| ahead.from = later(ahead.from)), Err("S21"));
+    assert_eq!(
+        verdict(&|fleet, ahead, _| {
+            ahead.from = later(ahead.from);
+            record(fleet).seen.as_mut().unwrap().times.ends_at = Some(ahead.from);
+        }),
+        Err("S21"),
+        "more than an hour before"
+    );
+    assert_eq!(verdict(&|fleet, _, _| record(fleet).ours = false), Err("S21"));
+    assert_eq!(verdict(&|fleet, _, _| record(fleet).forgotten = true), Err("S21"));
+    assert_eq!(verdict(&|fleet, _, _| record(fleet).seen = None), Err("S21"));
+    assert_eq!(
+        verdict(&|fleet, ahead, _| record(fleet).ahead = Some(ahead.clone())),
+        Err("S21"),
+        "one is asked for already"
+    );
+    let policy = |body: &mut Value| body["queuedResource"]["queueingPolicy"].take();
+    assert_eq!(verdict(&|_, _, body| drop(policy(body))), Err("S21"), "granted at once");
+    assert_eq!(verdict(&|_, _, body| body["acceleratorType"] = json!("v4-16")), Err("S12"));
+    assert_eq!(verdict(&|fleet, _, _| record(fleet).zone = "us-east5-a".into()), Err("S17"));
+    assert_eq!(verdict(&|fleet, _, _| fleet.ledger.creates = vec![Timestamp::MIN; 60]), Err("S18"));
+}
