@@ -88,7 +88,8 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
 /// The queued resource of a slot that is being created.
 fn asked_for(record: &SlotRecord) -> Option<&str> {
     let creates = record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Creating);
-    record.request.as_deref().filter(|_| creates)
+    let ahead = record.asked_ahead().map(|ahead| ahead.id.as_str());
+    record.request.as_deref().filter(|_| creates).or(ahead)
 }
 
 fn waits_on(record: &SlotRecord) -> Option<String> {

@@ -16,6 +16,7 @@
 // unverified: a request with a beginning that is ahead gets its place in the queue when it is made, and flex-start takes one.
 // settled by: gcloud alpha compute tpus queued-resources create ID --provisioning-model=flex-start --valid-after-time TIME …
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -29,6 +30,7 @@ use crate::model::fleet::{Fleet, Ledger, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
+use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::step::Call;
@@ -57,8 +59,13 @@ pub fn is_near(record: &SlotRecord, now: Timestamp) -> bool {
 fn ending(record: &SlotRecord, now: Timestamp) -> Option<Timestamp> {
     let seen = record.seen.as_ref().filter(|seen| seen.ready && seen.times.is_limited)?;
     let from = seen.times.ends_at.filter(|at| now < *at && elapsed(now, *at) <= ASKED_BEFORE)?;
-    let known = record.ahead.as_ref().is_some_and(|ahead| ahead.from == from);
+    let known = record.ahead.as_ref().is_some_and(|ahead| is_same(ahead.from, from));
     (record.incarnation.is_some() && !known).then_some(from)
+}
+
+/// Whether both are one end: reads may tell it a little otherwise.
+fn is_same(one: Timestamp, other: Timestamp) -> bool {
+    elapsed(one, other).max(elapsed(other, one)) < TAKEN_UP_BEFORE
 }
 
 /// Asks for it, or leaves behind what is not wanted any longer. Returns whether the record changed.
@@ -68,6 +75,10 @@ pub fn keep(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> bool {
     }
     if let Some(ahead) = ctx.record.asked_ahead() {
         let Some(why) = unwanted(ctx, ahead) else { return false };
+        // Listings show within minutes whether it was made at all.
+        if ahead.call == Some(Call::Unknown) && ahead.seen.is_none() {
+            return false;
+        }
         let left = leave(ctx.record, ctx.ledger, &why, turn);
         ctx.budget.ledger_changed |= left;
         return left;
@@ -76,7 +87,8 @@ pub fn keep(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> bool {
     let recovery = ctx.record.recovery.as_ref();
     // One whose TPU is there waits for the job alone.
     let stands = recovery.is_none_or(|recovery| recovery.phase().stands());
-    let free = ctx.record.ours && stands && ctx.record.wanted.is_none();
+    let here = ctx.slot.zones.contains(&ctx.record.zone);
+    let free = ctx.record.ours && here && stands && ctx.record.wanted.is_none();
     let over = diagnose::finished(ctx.record, ctx.slot) || ctx.record.released.is_some();
     let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.twin.is_none();
     let followed = ctx.ledger.strays.values().any(mine);
@@ -103,7 +115,7 @@ fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
     }
     // Another request took the place of the one that it was to follow.
     let ends = record.seen.as_ref().filter(|seen| seen.ready).and_then(|seen| seen.times.ends_at);
-    let other = ends.is_some_and(|at| at != ahead.from);
+    let other = ends.is_some_and(|at| !is_same(at, ahead.from));
     other.then(|| format!("the capacity that it was to follow at {:.0} is not there", ahead.from))
 }
 
@@ -111,13 +123,22 @@ fn ask(ctx: &mut SlotCtx, from: Timestamp, turn: &mut Turn) {
     let (now, record) = (ctx.now, &*ctx.record);
     let id = next_id(ctx.slot.filling.id());
     let filling = Filling::QueuedResource(id.clone());
-    let order = RunOrder {
-        generation: record.job.generation + 1,
-        wait: ctx.slot.supervisor.is_some(),
-        ..RunOrder::default()
-    };
+    // A startup script that is the job itself waits for no order.
+    let job = ctx.slot.job.as_ref().filter(|_| ctx.slot.supervisor.is_some());
+    let wait = job.is_some_and(|job| job.command.is_some());
+    let order = RunOrder { generation: record.job.generation + 1, wait, ..RunOrder::default() };
     let taken = ctx.settings.slots.values().any(|slot| slot.filling == filling);
-    let ahead = Ahead { id: id.clone(), from, asked_at: now, order, call: None, seen: None };
+    let ahead = Ahead {
+        id: id.clone(),
+        zone: record.zone.clone(),
+        from,
+        asked_at: now,
+        order,
+        ordered: ctx.slot.job.as_ref().map(|job| job.key()),
+        call: None,
+        seen: None,
+        told: false,
+    };
     let spec = ctx.specification().after_end(from, &record.name).filter(|_| !taken);
     let Some(spec) = spec else {
         ctx.record.ahead = Some(ahead);
@@ -210,20 +231,43 @@ pub fn forget_calls(fleet: &mut Fleet) {
     }
 }
 
+/// By slots that are new by their name: what fills the queued resource that their config names, where the slot of that is
+/// not in the config any longer. It was renamed.
+pub fn inherited(fleet: &Fleet, settings: &Settings) -> BTreeMap<String, (String, FilledBy)> {
+    let new = settings
+        .slots
+        .iter()
+        .filter(|(name, _)| !fleet.slots.contains_key(*name) && !fleet.left.contains_key(*name));
+    let former = |slot: &SlotSettings| {
+        fleet.slots.values().chain(fleet.left.values()).find_map(|record| {
+            let by = record.filled_by.as_ref().filter(|by| by.of == slot.filling.id())?;
+            let left = !settings.slots.contains_key(&record.name) && record.incarnation.is_some();
+            let fits = left && slot.zones.contains(&record.zone);
+            fits.then(|| (record.zone.clone(), by.clone()))
+        })
+    };
+    new.filter_map(|(name, slot)| Some((name.clone(), former(slot)?))).collect()
+}
+
 /// Follows it in the listings of a poll.
 pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     let live = fleet.slots.values().filter(|record| record.asked_ahead().is_some());
     let names: Vec<String> = live.map(|record| record.name.clone()).collect();
     for name in names {
-        let Fleet { slots, ledger, settings, dirty, dirty_ledger, .. } = &mut *fleet;
+        let Fleet { slots, ledger, settings, dirty, dirty_ledger, memory, .. } = &mut *fleet;
         let Some(record) = slots.get_mut(&name) else { continue };
         let Some(ahead) = record.asked_ahead() else { continue };
-        let request = listed.request(&record.zone, &ahead.id);
+        let calls = memory.get(&name).is_some_and(|of| of.pending.contains(&Pending::Call));
+        if calls && ahead.call == Some(Call::Intended) {
+            // Its answer is still to come.
+            continue;
+        }
+        let request = listed.request(&ahead.zone, &ahead.id);
         let is_there = request.is_some_and(|of| is_ours(record, of, &settings.owner));
         let came_to = match request {
             Some(request) if is_there => shown(record, request, turn),
             Some(_) => Some("another client's queued resource has its id".to_owned()),
-            None if !listed.requests_were_read(&record.zone) => None,
+            None if !listed.requests_were_read(&ahead.zone) => None,
             None if ahead.seen.is_some() => Some("it is gone, not by this watchdog".to_owned()),
             None if elapsed(ahead.asked_at, turn.now) < SHOWN_WITHIN => None,
             None => Some("no listing shows it, so it was not made".to_owned()),
@@ -249,30 +293,26 @@ fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Opt
     let ahead = record.ahead.as_mut()?;
     let (id, from) = (ahead.id.clone(), ahead.from);
     let is = Some((state, incarnation));
-    if ahead.seen == is {
-        return None;
-    }
-    let untold = ahead.call != Some(Call::Observed);
-    (ahead.seen, ahead.call) = (is, Some(Call::Observed));
+    let news = ahead.seen != is;
+    let untold = std::mem::replace(&mut ahead.call, Some(Call::Observed)) != Some(Call::Observed);
+    ahead.seen = is;
+    let granted = matches!(request.state, RequestState::Active | RequestState::Provisioning);
+    let late = elapsed(from, turn.now) >= TAKEN_UP_BEFORE;
+    let tells = granted && (turn.now < from || late) && !std::mem::replace(&mut ahead.told, true);
+    let state = request.state.as_str();
     if untold {
         tell(record, CallResult::Done, format!("create of {id} ahead: it is listed"), turn);
     }
-    let state = request.state.as_str();
-    use RequestState::{Active, Deleting, Failed, Provisioning, Suspended, Suspending};
-    match request.state {
-        Failed | Suspended | Suspending | Deleting => {
-            let error = request.error.as_deref().unwrap_or("the API gives no reason");
-            return Some(format!("it is {state}: {error}"));
-        }
-        Active | Provisioning if turn.now < from => {
-            let text = format!(
-                "{id} is {state} before {from:.0}, the beginning that it was asked for: both are billed until then"
-            );
-            turn.tell(record, What::Note, text);
-        }
-        _ => {}
+    if tells {
+        let text = format!(
+            "{id} is {state}, and can't take the place of the present request yet: it is billed meanwhile"
+        );
+        turn.tell(record, What::Note, text);
     }
-    None
+    use RequestState::{Deleting, Failed, Suspended, Suspending};
+    let ended = matches!(request.state, Failed | Suspended | Suspending | Deleting);
+    let error = request.error.as_deref().unwrap_or("the API gives no reason");
+    (ended && news).then(|| format!("it is {state}: {error}"))
 }
 
 /// It is not asked for again before that end.
@@ -290,7 +330,7 @@ fn gone(record: &mut SlotRecord, why: &str, turn: &mut Turn) {
 /// Leaves it behind as a stray: it is withdrawn while it waits. Returns whether that could be.
 pub fn leave(record: &mut SlotRecord, ledger: &mut Ledger, why: &str, turn: &mut Turn) -> bool {
     let Some(ahead) = record.asked_ahead() else { return false };
-    let (zone, slot) = (record.zone.clone(), record.name.clone());
+    let (zone, slot) = (ahead.zone.clone(), record.name.clone());
     let key = Stray::key(&zone, &ahead.id);
     if ledger.strays.contains_key(&key) {
         return false;
@@ -316,8 +356,50 @@ pub fn leave(record: &mut SlotRecord, ledger: &mut Ledger, why: &str, turn: &mut
     true
 }
 
+/// A request that was left behind, and was granted before it could be withdrawn, is taken up by its slot, which would wait for
+/// its end.
+fn taken_back(fleet: &mut Fleet, turn: &mut Turn) {
+    let granted = [RequestState::Active.as_str(), RequestState::Provisioning.as_str()];
+    let strays = fleet.ledger.strays.iter().filter(|(_, stray)| {
+        let state = stray.state.as_deref().unwrap_or_default();
+        granted.contains(&state) && !stray.is_being_removed()
+    });
+    let of = |(key, stray): (&String, &Stray)| Some((key.clone(), stray.slot.clone()?));
+    for (key, name) in strays.filter_map(of).collect::<Vec<_>>() {
+        let (Some(record), Some(slot)) =
+            (fleet.slots.get_mut(&name), fleet.settings.slots.get(&name))
+        else {
+            continue;
+        };
+        let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
+        let owes =
+            record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone && !r.no_create);
+        let fits = stray.request.as_ref() == Some(&next_id(slot.filling.id()));
+        let here = stray.zone == record.zone && slot.zones.contains(&stray.zone);
+        let seen = stray.state.clone().zip(stray.incarnation.clone());
+        if !(owes && fits && here && seen.is_some()) || record.forgotten {
+            continue;
+        }
+        let order = RunOrder { generation: record.job.generation + 1, ..RunOrder::default() };
+        record.ahead = Some(Ahead {
+            id: stray.name.clone(),
+            zone: stray.zone.clone(),
+            from: turn.now,
+            asked_at: stray.since,
+            order,
+            ordered: record.job.ordered.clone(),
+            call: Some(Call::Observed),
+            seen,
+            told: false,
+        });
+        fleet.ledger.strays.remove(&key);
+        fleet.dirty_ledger = true;
+    }
+}
+
 /// The slots that owe a create, and for which a request waits already, go on with that one.
 pub fn hand_over(fleet: &mut Fleet, turn: &mut Turn) {
+    taken_back(fleet, turn);
     let due = |record: &&SlotRecord| {
         let owes =
             record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone && !r.no_create);
@@ -362,14 +444,32 @@ fn take_up(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         let text = format!("create of {} ahead: it is read back", ahead.id);
         tell(record, CallResult::Failed, text, turn);
     }
+    let former = record.filled_by.take().map(|by| by.of);
+    let of = former.unwrap_or_else(|| slot.filling.id().to_owned());
+    if let (Some(zone), Some(request)) = (recovery.lost_in, record.request.take()) {
+        // A create of the former id that was lost may arrive late.
+        let why = format!("its create was lost before {} took its place", ahead.id);
+        let key = Stray::key(&zone, name);
+        let stray = Stray::followed(zone, name.to_owned(), why, turn.now);
+        let stray = Stray { request: Some(request), ..stray };
+        fleet.ledger.strays.entry(key).or_insert(stray);
+        fleet.dirty_ledger = true;
+    }
     slot.filling = Filling::QueuedResource(ahead.id.clone());
     let policy = record.spec.as_ref().and_then(NodeSpec::policy).cloned();
+    record.zone = ahead.zone;
     record.request = Some(ahead.id.clone());
-    record.filled_by = Some(FilledBy { id: ahead.id, policy });
+    record.filled_by = Some(FilledBy { id: ahead.id, of, policy });
+    if record.job.ordered != ahead.ordered {
+        // How far another job came says nothing about this one.
+        record.job.runs.best_step = None;
+    }
+    (record.job.ordered, record.job.step) = (ahead.ordered, None);
     // Its order is older than any from now on: one from the newest checkpoint follows.
     record.job.generation = record.job.generation.max(ahead.order.generation) + 1;
     (record.incarnation, record.seen, record.suspicion) = (None, None, None);
-    record.verdict = Verdict::new(Condition::Unclear, "not read yet");
+    (record.ours, record.since) = (true, turn.now);
+    record.verdict = Verdict::new(Condition::Waiting, "asked for ahead, and not read yet");
     // Reads that are under way are of the former one.
     record.mutated_at = Some(turn.now);
     turn.tell(record, What::Withdrawn { cause: recovery.cause }, why);

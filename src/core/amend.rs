@@ -117,7 +117,9 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
     // A job that is over starts no more, also on a TPU that was granted late.
-    let waits = ctx.paused().is_some() || ordered_soon || is_over(ctx, run) || is_hopeless(ctx);
+    let newer = ctx.record.waits_for_newer() && !ctx.slot.finds_its_own();
+    let waits = ctx.paused().is_some() || ordered_soon || newer;
+    let waits = waits || is_over(ctx, run) || is_hopeless(ctx);
     let (wait, notice) = (waits, ending && asks);
     let mut reboot = run.reboot.clone();
     let fresh = reboots(ctx).into_iter().map(|(_, boot)| boot);

@@ -51,6 +51,10 @@ fn settle_call(fleet: &mut Fleet, name: &str, outcome: CallOutcome, turn: &mut T
     let (policy, several) = (slot.policy.clone(), slot.zones.len() > 1);
     let Some(record) = fleet.slots.get_mut(name) else { return };
     let Some(phase) = record.recovery.as_ref().map(|r| r.phase()) else { return };
+    // The call of a request ahead that was dropped meanwhile.
+    if phase.stands() {
+        return;
+    }
     let verb = if phase == Phase::Deleting { Verb::Delete } else { Verb::Create };
     if phase == Phase::Creating {
         let intended = record.recovery.as_ref().map(|r| r.phase_since);

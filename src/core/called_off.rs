@@ -159,6 +159,7 @@ pub fn filled_otherwise(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         turn.note(format!("{name}: {why}; {told}"));
     }
     (record.request, record.incarnation, record.ready_since) = (None, None, None);
+    record.filled_by = None;
     (record.ours, record.suspicion, record.wanted) = (false, None, None);
     record.verdict = Verdict::new(Condition::Unclear, "not read yet");
     if other {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::condition::{Condition, Verdict};
+use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::lease::Leader;
 use crate::model::settings::{Settings, SlotSettings};
@@ -23,7 +24,13 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
+    let inherited = ahead::inherited(fleet, &settings);
     fleet.settings = settings.filled(&fleet.slots).filled(&fleet.left);
+    for (name, (_, by)) in &inherited {
+        if let Some(slot) = fleet.settings.slots.get_mut(name) {
+            slot.filling = Filling::QueuedResource(by.id.clone());
+        }
+    }
     fleet.forget_decisions();
     ahead::forget_calls(fleet);
     lead(fleet, turn);
@@ -38,6 +45,9 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
                         let pause = fleet.ledger.left_paused.remove(name);
                         fleet.dirty_ledger |= pause.is_some();
                         record.paused = pause.filter(|pause| pause.holds(turn.now));
+                        if let Some((zone, by)) = inherited.get(name) {
+                            (record.zone, record.filled_by) = (zone.clone(), Some(by.clone()));
+                        }
                         record
                     }
                 };

@@ -337,6 +337,12 @@ fn warnings(
     }
     let memory = record.seen.as_ref().and_then(|seen| seen.memory_symptom.as_ref());
     all.extend(wish(record, &fleet.settings.poll));
+    all.extend(record.asked_ahead().filter(|ahead| ahead.told).map(|ahead| {
+        format!(
+            "{} was granted and is billed, and can't take the place of the present one yet",
+            ahead.id
+        )
+    }));
     all.extend(memory.map(|(kind, at)| {
         format!(
             "memory ran short on a host at {at:.0} (symptom {kind}): `logs {}` may name the cause",

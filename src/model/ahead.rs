@@ -20,16 +20,23 @@ pub fn next_id(id: &str) -> String {
 pub struct Ahead {
     /// Its id.
     pub id: String,
+    /// Its zone.
+    pub zone: String,
     /// When the present capacity ends: it is not granted before.
     pub from: Timestamp,
     /// When its create was decided.
     pub asked_at: Timestamp,
     /// The run order that it is made with.
     pub order: RunOrder,
+    /// The job that its machines are made for, as [`super::job::JobState::ordered`] has it.
+    pub ordered: Option<String>,
     /// How far its create is; none once it came to nothing: it is not asked for again before that end.
     pub call: Option<Call>,
     /// Its state and identity, as last listed.
     pub seen: Option<(String, Incarnation)>,
+    /// It was told that it was granted, and has not taken the slot over.
+    #[serde(default)]
+    pub told: bool,
 }
 
 impl Ahead {
@@ -44,6 +51,8 @@ impl Ahead {
 pub struct FilledBy {
     /// Its id.
     pub id: String,
+    /// The one that the config names.
+    pub of: String,
     /// The queueing policy as it was learned: that of a request ahead has the end of another one in it.
     pub policy: Option<Value>,
 }

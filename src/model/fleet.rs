@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::ahead::next_id;
 use super::command::Pause;
 use super::condition::Condition;
 use super::filling::{Deletable, Filling};
@@ -417,7 +416,7 @@ impl SlotSettings {
     pub fn filled(mut self, record: Option<&SlotRecord>) -> SlotSettings {
         let by = record.and_then(|record| record.filled_by.as_ref());
         if let (Some(by), Filling::QueuedResource(id)) = (by, &mut self.filling)
-            && next_id(id) == by.id
+            && *id == by.of
         {
             id.clone_from(&by.id);
         }

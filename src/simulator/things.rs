@@ -238,7 +238,7 @@ pub struct Queued {
     /// When it was created.
     pub created: Timestamp,
     /// It is not filled before then.
-    pub(super) valid_after: Option<Timestamp>,
+    pub valid_after: Option<Timestamp>,
     /// It fails when it still waits by then.
     pub(super) valid_until: Option<Timestamp>,
     /// Its capacity, which has a time of its own (flex-start), is taken back then.

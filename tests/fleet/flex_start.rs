@@ -237,3 +237,130 @@ fn a_job_that_has_made_no_progress_yet_keeps_no_next_request_away() {
     assert!(world.is_ready(ZONE, "a-next"), "{}", world.log.join("\n"));
     assert_eq!(world.request_ids(), ["qr", "qr-next"], "and the one after it");
 }
+
+/// Requests that wait, or are granted.
+fn live(world: &World) -> usize {
+    let over = ["FAILED", "SUSPENDED", "SUSPENDING", "DELETING"];
+    world.cloud.queued.values().filter(|of| !over.contains(&of.state)).count()
+}
+
+#[test]
+fn s21_a_tpu_that_is_lost_while_capacity_is_short_never_has_two_requests() {
+    let mut world = asked();
+    world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(120)));
+    world.preempt(ZONE, "a");
+    world.with_one_grant(minutes(5));
+    for _ in 0..150 {
+        world.with_one_grant(minutes(1));
+        assert!(live(&world) < 2, "{}\n{}", world.state("a"), world.log.join("\n"));
+    }
+    assert!(world.is_ready(ZONE, "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
+    assert!(world.fleet().ledger.strays.is_empty());
+}
+
+#[test]
+fn s21_a_request_ahead_is_withdrawn_in_its_own_zone_when_the_slot_goes_on_in_another() {
+    let mut world = asked();
+    world.settings.slots.get_mut("a").unwrap().zones = vec!["us-east5-a".into()];
+    world.reload();
+    world.with_one_grant(minutes(2));
+    world.preempt(ZONE, "a");
+    world.with_one_grant(minutes(20));
+    let why = || format!("{}\n{}", world.state("a"), world.log.join("\n"));
+    let zones: Vec<_> = world.cloud.queued.keys().map(|(zone, _)| zone.as_str()).collect();
+    assert_eq!((zones, world.is_ready("us-east5-a", "a")), (vec!["us-east5-a"], true), "{}", why());
+    assert!(world.fleet().ledger.strays.is_empty(), "{}", why());
+}
+
+#[test]
+fn s21_a_slot_that_is_renamed_goes_on_with_the_request_that_fills_it() {
+    let mut world = asked();
+    world.with_one_grant(minutes(60));
+    assert!(world.is_ready(ZONE, "a-next"), "{}", world.log.join("\n"));
+    let sent = world.sent.len();
+    let mut slot = world.settings.slots.remove("a").unwrap();
+    slot.name = "c".into();
+    world.settings.slots.insert("c".into(), slot);
+    world.reload();
+    world.with_one_grant(minutes(30));
+    let why = || format!("{}\n{}", world.state("c"), world.log.join("\n"));
+    assert_eq!(world.request_ids(), ["qr-next"], "{}", why());
+    assert_eq!(world.sent.len(), sent, "{}", why());
+    assert_eq!(world.fleet().slots["c"].verdict.condition, Condition::Healthy, "{}", why());
+}
+
+#[test]
+fn s21_one_that_was_granted_before_it_could_be_withdrawn_is_taken_up() {
+    let mut world = asked();
+    let key = (ZONE.to_owned(), "qr-next".to_owned());
+    world.cloud.queued.get_mut(&key).unwrap().valid_after = None;
+    world.preempt(ZONE, "a");
+    world.run_for(minutes(30));
+    let why = || format!("{}\n{}", world.state("a"), world.log.join("\n"));
+    assert_eq!((live(&world), world.request_ids().len()), (1, 1), "{}", why());
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
+    assert!(world.fleet().ledger.strays.is_empty() && world.cloud.harmed == 0, "{}", why());
+}
+
+#[test]
+fn s21_what_was_just_handed_over_is_withdrawn_with_its_slot() {
+    for leaves in [false, true] {
+        let mut world = asked();
+        world.trouble(ZONE, "", Trouble::StockOut, Some(minutes(300)));
+        let handed = |world: &World| world.log.iter().any(|line| line.contains("takes the place"));
+        while !handed(&world) {
+            world.run_for(1);
+        }
+        if leaves {
+            world.settings.slots.remove("a");
+            world.reload();
+        } else {
+            world.command(CommandKind::Forget { slot: "a".into(), purge: false });
+        }
+        world.with_one_grant(minutes(10));
+        let why = || format!("leaves {leaves}: {}", world.log.join("\n"));
+        assert!(world.request_ids().is_empty(), "{}", why());
+        assert!(world.fleet().ledger.strays.is_empty(), "{}", why());
+    }
+}
+
+#[test]
+fn s15_machines_that_were_asked_for_ahead_start_nothing_by_their_old_order() {
+    let mut world = asked();
+    // The bucket can't be read when they come up.
+    world.unreadable = true;
+    world.with_one_grant(minutes(90));
+    let why = |world: &World| format!("{}\n{}", world.state("a"), world.log.join("\n"));
+    let run = world.run_on("a-next").unwrap_or_else(|| panic!("{}", why(&world))).clone();
+    assert!(run.order.wait && run.order.step.is_none(), "{run:?} {}", why(&world));
+    let saved = world.newest_checkpoint();
+    world.unreadable = false;
+    world.with_one_grant(minutes(20));
+    let run = world.run_on("a-next").unwrap_or_else(|| panic!("{}", why(&world))).clone();
+    assert_eq!((run.order.wait, run.order.step), (false, saved), "{}", why(&world));
+}
+
+#[test]
+fn a_command_that_was_changed_since_runs_on_the_next_capacity() {
+    let mut world = world();
+    let job = world.settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
+    job.command = Some("python3 other.py".into());
+    world.reload();
+    world.with_one_grant(minutes(200));
+    let why = || format!("{}\n{}", world.state("a"), world.log.join("\n"));
+    let run = world.run_on("a-next").unwrap_or_else(|| panic!("{}", why()));
+    assert!(!run.order.wait && run.order.generation > 2, "{run:?} {}", why());
+    assert_eq!(world.fleet().slots["a"].verdict.condition, Condition::Healthy, "{}", why());
+}
+
+#[test]
+fn a_grant_that_a_pause_keeps_from_its_slot_is_told_once() {
+    let mut world = asked();
+    world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
+    world.with_one_grant(minutes(120));
+    let told = |line: &&String| line.contains("it is billed meanwhile");
+    assert_eq!(world.log.iter().filter(told).count(), 1, "{}", world.log.join("\n"));
+    world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+    world.with_one_grant(minutes(10));
+    assert_eq!(world.request_ids(), ["qr-next"], "{}", world.log.join("\n"));
+}

@@ -121,6 +121,8 @@ pub struct World {
     pub hidden: BTreeSet<String>,
     /// Regions whose training jobs can't be listed.
     pub unlisted: BTreeSet<String>,
+    /// The buckets of checkpoints can't be listed.
+    pub unreadable: bool,
     pub store: Box<dyn Store>,
     pub driver: Option<Box<Driver>>,
     /// How many processes have begun, and how many commands were given.
@@ -146,6 +148,7 @@ impl World {
             loses: None,
             hidden: BTreeSet::new(),
             unlisted: BTreeSet::new(),
+            unreadable: false,
             store,
             driver: None,
             starts: 0,
@@ -347,6 +350,8 @@ impl World {
                     }
                     survey_in(&bucket, &Path::from(slot.as_str()), &location, set_aside).await
                 });
+                let failure = || Failure::new(FailureClass::Transient, "HTTP 503");
+                let result = if self.unreadable { Err(failure()) } else { result };
                 Input::Surveyed { slot, began, location: location.uri, result }
             }
         }

@@ -26,6 +26,13 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S21: another queued resource that was asked for in the slot's name may still be granted.
 pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
+    if let Some(ahead) = ctx.record.asked_ahead() {
+        let text = format!(
+            "its create is pending: {}, which was asked for ahead, takes its place, or is withdrawn first",
+            ahead.id
+        );
+        return hold(HoldReason::Backoff, text, None);
+    }
     let here = |stray: &Stray| stray.zone == ctx.record.zone && stray.filling() == ctx.slot.filling;
     let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.request.is_some();
     let asked = |stray: &&Stray| mine(stray) && !here(stray);
