@@ -294,7 +294,7 @@ fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Opt
     let (id, from) = (ahead.id.clone(), ahead.from);
     let is = Some((state, incarnation));
     let news = ahead.seen != is;
-    let untold = std::mem::replace(&mut ahead.call, Some(Call::Observed)) != Some(Call::Observed);
+    let untold = ahead.call.replace(Call::Observed) != Some(Call::Observed);
     ahead.seen = is;
     let granted = matches!(request.state, RequestState::Active | RequestState::Provisioning);
     let late = elapsed(from, turn.now) >= TAKEN_UP_BEFORE;

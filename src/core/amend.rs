@@ -117,10 +117,9 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
     // A job that is over starts no more, also on a TPU that was granted late.
-    let newer = ctx.record.waits_for_newer() && !ctx.slot.finds_its_own();
-    let waits = ctx.paused().is_some() || ordered_soon || newer;
-    let waits = waits || is_over(ctx, run) || is_hopeless(ctx);
-    let (wait, notice) = (waits, ending && asks);
+    let old = ctx.record.waits_for_newer() && !ctx.slot.finds_its_own();
+    let wait = old || ctx.paused().is_some() || ordered_soon;
+    let (wait, notice) = (wait || is_over(ctx, run) || is_hopeless(ctx), ending && asks);
     let mut reboot = run.reboot.clone();
     let fresh = reboots(ctx).into_iter().map(|(_, boot)| boot);
     reboot.extend(fresh.filter(|boot| !run.reboot.contains(boot)));

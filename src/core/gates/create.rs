@@ -26,13 +26,19 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
 
 /// S21: another queued resource that was asked for in the slot's name may still be granted.
 pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
-    if let Some(ahead) = ctx.record.asked_ahead() {
-        let text = format!(
-            "its create is pending: {}, which was asked for ahead, takes its place, or is withdrawn first",
-            ahead.id
-        );
-        return hold(HoldReason::Backoff, text, None);
-    }
+    gives_way(ctx).or_else(|| called_off(ctx))
+}
+
+/// The one that was asked for ahead comes first.
+fn gives_way(ctx: &SlotCtx) -> Option<Decision> {
+    let id = &ctx.record.asked_ahead()?.id;
+    let text = format!(
+        "its create is pending: {id}, which was asked for ahead, takes its place, or is withdrawn first"
+    );
+    hold(HoldReason::Backoff, text, None)
+}
+
+fn called_off(ctx: &SlotCtx) -> Option<Decision> {
     let here = |stray: &Stray| stray.zone == ctx.record.zone && stray.filling() == ctx.slot.filling;
     let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.request.is_some();
     let asked = |stray: &&Stray| mine(stray) && !here(stray);
