@@ -2,11 +2,12 @@
 //!
 //! It reads when the present capacity ends, and asks an hour before, once for each end. The request may not be granted before
 //! that time (`validInterval`), so that no two grants are billed, and has ids of its own for itself and its nodes: the
-//! present ones are taken. Its machines would start from the checkpoint of an hour ago: their order says `wait`, and one
-//! from the newest checkpoint follows when they are up (`machines`).
+//! present ones are taken. Its machines are made with the order of that hour, and one from the newest checkpoint follows when
+//! they are up (`machines`). Where hosts of this project have followed such an order before, the first says `wait`. Where none
+//! has, nothing rests on it: a job that finds its own checkpoints starts by the first, and one that is told its checkpoint is
+//! not asked for ahead.
 //!
-//! It takes the place of the former one when that is removed and its create is due: the slot is then filled by the new id,
-//! and waits in the queue without a recovery. Where it was refused, has failed, or is gone by then, the create goes on as
+//! It takes the place of the former one when that is removed and its create is due (`takeover`). Where it was refused, has failed, or is gone by then, the create goes on as
 //! after any other end. A recovery that needs another TPU before that, a job that is finished, and an operator's `forget`
 //! leave it behind as a stray, which is withdrawn while it waits (`strays`). It never touches the capacity that is there.
 //!
@@ -16,21 +17,20 @@
 // unverified: a request with a beginning that is ahead gets its place in the queue when it is made, and flex-start takes one.
 // settled by: gcloud alpha compute tpus queued-resources create ID --provisioning-model=flex-start --valid-after-time TIME …
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::action::{Action, CallOutcome};
-use crate::model::ahead::{Ahead, FilledBy, next_id};
-use crate::model::condition::{Condition, Kind, Verdict};
+use crate::model::ahead::{Ahead, next_id};
+use crate::model::condition::Kind;
 use crate::model::event::{CallResult, Evidence, Verb, What};
 use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Ledger, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
-use crate::model::settings::{Settings, SlotSettings};
+use crate::model::settings::{JobSettings, Resume};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::step::Call;
@@ -48,7 +48,7 @@ const ASKED_BEFORE: Duration = Duration::from_secs(3600);
 /// A create without an answer that no listing shows for so long was not carried out.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// A recovery that owes a create so long before the end does not wait for it.
-const TAKEN_UP_BEFORE: Duration = diagnose::RUN_OUT;
+pub const TAKEN_UP_BEFORE: Duration = diagnose::RUN_OUT;
 
 /// Whether a slot that is well has to be looked at: its capacity ends soon.
 pub fn is_near(record: &SlotRecord, now: Timestamp) -> bool {
@@ -119,37 +119,85 @@ fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
     other.then(|| format!("the capacity that it was to follow at {:.0} is not there", ahead.from))
 }
 
-fn ask(ctx: &mut SlotCtx, from: Timestamp, turn: &mut Turn) {
-    let (now, record) = (ctx.now, &*ctx.record);
-    let id = next_id(ctx.slot.filling.id());
-    let filling = Filling::QueuedResource(id.clone());
-    // A startup script that is the job itself waits for no order.
+/// How machines begin by the order that they are made with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    /// They start: their startup script, or a job that finds its own checkpoints.
+    Starts,
+    /// They wait for the next order, which reaches them.
+    Waits,
+    /// They would start from an old checkpoint, or wait for an order that may not reach them.
+    Untold,
+}
+
+fn first_order(ctx: &SlotCtx) -> First {
     let job = ctx.slot.job.as_ref().filter(|_| ctx.slot.supervisor.is_some());
-    let wait = job.is_some_and(|job| job.command.is_some());
-    let order = RunOrder { generation: record.job.generation + 1, wait, ..RunOrder::default() };
-    let taken = ctx.settings.slots.values().any(|slot| slot.filling == filling);
+    match job.filter(|job| job.command.is_some()) {
+        None => First::Starts,
+        Some(_) if ctx.ledger.orders_followed => First::Waits,
+        Some(job) if is_told_its_checkpoint(ctx, job) => First::Untold,
+        Some(_) => First::Starts,
+    }
+}
+
+/// Whether the run order names the checkpoint of a start, as the supervisor tells it where the config does not say so.
+fn is_told_its_checkpoint(ctx: &SlotCtx, job: &JobSettings) -> bool {
+    let script = NodeSpec::script(ctx.record.spec.as_ref(), &ctx.slot.create);
+    let texts = job.command.iter().chain(job.env.values()).map(String::as_str).chain(script);
+    let says = |text: &str| text.contains("CHECKPOINT_PATH") || text.contains("CHECKPOINT_STEP");
+    job.resume.map_or_else(|| texts.into_iter().any(says), |by| by == Resume::Watchdog)
+}
+
+/// The request to ask for, as it is journaled, and its specification; or why it is not asked for ahead.
+fn planned(ctx: &SlotCtx, from: Timestamp) -> (Ahead, Result<NodeSpec, &'static str>) {
+    let record = &*ctx.record;
+    let id = next_id(ctx.slot.filling.id());
+    let first = first_order(ctx);
+    let order = RunOrder {
+        generation: record.job.generation + 1,
+        step: record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step),
+        checkpoint: record.job.checkpoint.clone().map(|of| of.uri).unwrap_or_default(),
+        wait: first == First::Waits,
+        ..RunOrder::default()
+    };
+    let taken = ctx.settings.slots.values().any(|slot| slot.filling.id() == id);
+    let spec = match ctx.specification().after_end(from, &record.name) {
+        _ if taken => Err("another slot has that id"),
+        None => Err("its ids get too long, or its own end is over by then"),
+        Some(_) if first == First::Untold => Err(
+            "whether a newer run order reaches its hosts is not known in this project (`drill` measures it), and its job is told its checkpoint",
+        ),
+        Some(spec) => Ok(spec),
+    };
     let ahead = Ahead {
-        id: id.clone(),
+        id,
         zone: record.zone.clone(),
         from,
-        asked_at: now,
+        asked_at: ctx.now,
         order,
         ordered: ctx.slot.job.as_ref().map(|job| job.key()),
         call: None,
         seen: None,
         told: false,
     };
-    let spec = ctx.specification().after_end(from, &record.name).filter(|_| !taken);
-    let Some(spec) = spec else {
-        ctx.record.ahead = Some(ahead);
-        let text = format!(
-            "its capacity ends at {from:.0}; the next request is sent then: {id} can't be asked for ahead (another slot has it, the ids get too \
-             long, or the request's own end is over by then)"
-        );
-        return turn.tell(ctx.record, What::Note, text);
+    (ahead, spec)
+}
+
+fn ask(ctx: &mut SlotCtx, from: Timestamp, turn: &mut Turn) {
+    let (ahead, spec) = planned(ctx, from);
+    let (now, id) = (ctx.now, ahead.id.clone());
+    let spec = match spec {
+        Ok(spec) => spec,
+        Err(why) => {
+            ctx.record.ahead = Some(ahead);
+            let text = format!(
+                "its capacity ends at {from:.0}, and the next request is sent then: {id} is not asked for ahead, since {why}"
+            );
+            return turn.tell(ctx.record, What::Note, text);
+        }
     };
     let supervisor = ctx.slot.supervisor.as_deref();
-    let body = spec.render(&ctx.settings.owner, &record.name, &ahead.order, supervisor);
+    let body = spec.render(&ctx.settings.owner, &ctx.record.name, &ahead.order, supervisor);
     let (_, case) = ctx.case();
     if let Err(violation) = check::ahead(&case, &ahead, &body) {
         let what = What::InvariantViolation { invariant: violation.name().to_owned() };
@@ -186,6 +234,7 @@ fn ask(ctx: &mut SlotCtx, from: Timestamp, turn: &mut Turn) {
     ctx.ledger.creates.push(now);
     ctx.budget.ledger_changed = true;
     let (slot, zone) = (record.name.clone(), record.zone.clone());
+    let filling = Filling::QueuedResource(id);
     turn.act(Action::Create { slot, zone, body, request_id, filling });
 }
 
@@ -215,7 +264,8 @@ pub fn called(fleet: &mut Fleet, name: &str, outcome: &CallOutcome, turn: &mut T
     true
 }
 
-fn tell(record: &SlotRecord, result: CallResult, message: String, turn: &mut Turn) {
+/// The result of its create, for the audit.
+pub fn tell(record: &SlotRecord, result: CallResult, message: String, turn: &mut Turn) {
     let what = What::Outcome { call: Verb::Create, result, incarnation: None, submission: None };
     turn.tell(record, what, message);
 }
@@ -229,24 +279,6 @@ pub fn forget_calls(fleet: &mut Fleet) {
             ahead.call = Some(Call::Unknown);
         }
     }
-}
-
-/// By slots that are new by their name: what fills the queued resource that their config names, where the slot of that is
-/// not in the config any longer. It was renamed.
-pub fn inherited(fleet: &Fleet, settings: &Settings) -> BTreeMap<String, (String, FilledBy)> {
-    let new = settings
-        .slots
-        .iter()
-        .filter(|(name, _)| !fleet.slots.contains_key(*name) && !fleet.left.contains_key(*name));
-    let former = |slot: &SlotSettings| {
-        fleet.slots.values().chain(fleet.left.values()).find_map(|record| {
-            let by = record.filled_by.as_ref().filter(|by| by.of == slot.filling.id())?;
-            let left = !settings.slots.contains_key(&record.name) && record.incarnation.is_some();
-            let fits = left && slot.zones.contains(&record.zone);
-            fits.then(|| (record.zone.clone(), by.clone()))
-        })
-    };
-    new.filter_map(|(name, slot)| Some((name.clone(), former(slot)?))).collect()
 }
 
 /// Follows it in the listings of a poll.
@@ -354,127 +386,4 @@ pub fn leave(record: &mut SlotRecord, ledger: &mut Ledger, why: &str, turn: &mut
         false => turn.tell(record, What::Note, text),
     }
     true
-}
-
-/// A request that was left behind, and was granted before it could be withdrawn, is taken up by its slot, which would wait for
-/// its end.
-fn taken_back(fleet: &mut Fleet, turn: &mut Turn) {
-    let granted = [RequestState::Active.as_str(), RequestState::Provisioning.as_str()];
-    let strays = fleet.ledger.strays.iter().filter(|(_, stray)| {
-        let state = stray.state.as_deref().unwrap_or_default();
-        granted.contains(&state) && !stray.is_being_removed()
-    });
-    let of = |(key, stray): (&String, &Stray)| Some((key.clone(), stray.slot.clone()?));
-    for (key, name) in strays.filter_map(of).collect::<Vec<_>>() {
-        let (Some(record), Some(slot)) =
-            (fleet.slots.get_mut(&name), fleet.settings.slots.get(&name))
-        else {
-            continue;
-        };
-        let Some(stray) = fleet.ledger.strays.get(&key) else { continue };
-        let owes =
-            record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone && !r.no_create);
-        let fits = stray.request.as_ref() == Some(&next_id(slot.filling.id()));
-        let here = stray.zone == record.zone && slot.zones.contains(&stray.zone);
-        let seen = stray.state.clone().zip(stray.incarnation.clone());
-        if !(owes && fits && here && seen.is_some()) || record.forgotten {
-            continue;
-        }
-        let order = RunOrder { generation: record.job.generation + 1, ..RunOrder::default() };
-        record.ahead = Some(Ahead {
-            id: stray.name.clone(),
-            zone: stray.zone.clone(),
-            from: turn.now,
-            asked_at: stray.since,
-            order,
-            ordered: record.job.ordered.clone(),
-            call: Some(Call::Observed),
-            seen,
-            told: false,
-        });
-        fleet.ledger.strays.remove(&key);
-        fleet.dirty_ledger = true;
-    }
-}
-
-/// The slots that owe a create, and for which a request waits already, go on with that one.
-pub fn hand_over(fleet: &mut Fleet, turn: &mut Turn) {
-    taken_back(fleet, turn);
-    let due = |record: &&SlotRecord| {
-        let owes =
-            record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone && !r.no_create);
-        let soon = |ahead: &Ahead| {
-            turn.now >= ahead.from || elapsed(turn.now, ahead.from) <= TAKEN_UP_BEFORE
-        };
-        owes && !record.forgotten && record.asked_ahead().is_some_and(soon)
-    };
-    let names: Vec<String> =
-        fleet.slots.values().filter(due).map(|record| record.name.clone()).collect();
-    for name in names {
-        let calls = |fleet: &Fleet| {
-            let memory = fleet.memory.get(&name);
-            memory.is_some_and(|memory| memory.pending.contains(&Pending::Call))
-        };
-        if fleet.settings.dry_run || calls(fleet) {
-            continue;
-        }
-        take_up(fleet, &name, turn);
-    }
-}
-
-fn take_up(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
-    let (Some(record), Some(slot)) =
-        (fleet.slots.get_mut(name), fleet.settings.slots.get_mut(name))
-    else {
-        return;
-    };
-    if diagnose::finished(record, slot) {
-        return;
-    }
-    let (Some(ahead), Some(recovery)) = (record.ahead.take(), record.recovery.take()) else {
-        return;
-    };
-    let why = format!(
-        "queued resource {}, asked for at {:.0}, takes the place of {}, whose capacity has ended",
-        ahead.id,
-        ahead.asked_at,
-        slot.filling.id()
-    );
-    if ahead.call != Some(Call::Observed) {
-        let text = format!("create of {} ahead: it is read back", ahead.id);
-        tell(record, CallResult::Failed, text, turn);
-    }
-    let former = record.filled_by.take().map(|by| by.of);
-    let of = former.unwrap_or_else(|| slot.filling.id().to_owned());
-    if let (Some(zone), Some(request)) = (recovery.lost_in, record.request.take()) {
-        // A create of the former id that was lost may arrive late.
-        let why = format!("its create was lost before {} took its place", ahead.id);
-        let key = Stray::key(&zone, name);
-        let stray = Stray::followed(zone, name.to_owned(), why, turn.now);
-        let stray = Stray { request: Some(request), ..stray };
-        fleet.ledger.strays.entry(key).or_insert(stray);
-        fleet.dirty_ledger = true;
-    }
-    slot.filling = Filling::QueuedResource(ahead.id.clone());
-    let policy = record.spec.as_ref().and_then(NodeSpec::policy).cloned();
-    record.zone = ahead.zone;
-    record.request = Some(ahead.id.clone());
-    record.filled_by = Some(FilledBy { id: ahead.id, of, policy });
-    if record.job.ordered != ahead.ordered {
-        // How far another job came says nothing about this one.
-        record.job.runs.best_step = None;
-    }
-    (record.job.ordered, record.job.step) = (ahead.ordered, None);
-    // Its order is older than any from now on: one from the newest checkpoint follows.
-    record.job.generation = record.job.generation.max(ahead.order.generation) + 1;
-    (record.incarnation, record.seen, record.suspicion) = (None, None, None);
-    (record.ours, record.since) = (true, turn.now);
-    record.verdict = Verdict::new(Condition::Waiting, "asked for ahead, and not read yet");
-    // Reads that are under way are of the former one.
-    record.mutated_at = Some(turn.now);
-    turn.tell(record, What::Withdrawn { cause: recovery.cause }, why);
-    if let Some(memory) = fleet.memory.get_mut(name) {
-        (memory.shown, memory.confirmed, memory.absence_confirmed) = (None, None, false);
-    }
-    fleet.dirty.insert(name.to_owned());
 }

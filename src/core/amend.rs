@@ -37,7 +37,7 @@ use crate::model::view::{ActionName, Decision};
 
 use super::ctx::SlotCtx;
 use super::turn::Turn;
-use super::{check, confirm, diagnose, idle, life, relaunch, runs};
+use super::{check, confirm, diagnose, idle, life, location, relaunch, runs};
 
 /// A change that was sent is read back for so long; one that was refused or not seen is tried again
 /// after as long.
@@ -117,7 +117,7 @@ fn wanted(ctx: &SlotCtx) -> Option<Patch> {
     let waits = ctx.record.job.stuck == Some(Stuck::Waits) && ctx.record.takes_orders();
     let ordered_soon = run.wait && comes && (waits || relaunch::wanted(ctx).is_some());
     // A job that is over starts no more, also on a TPU that was granted late.
-    let old = ctx.record.waits_for_newer() && !ctx.slot.finds_its_own();
+    let old = location::waits_for_newer(ctx.record, ctx.slot);
     let wait = old || ctx.paused().is_some() || ordered_soon;
     let (wait, notice) = (wait || is_over(ctx, run) || is_hopeless(ctx), ending && asks);
     let mut reboot = run.reboot.clone();

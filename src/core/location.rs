@@ -182,3 +182,10 @@ pub fn holds_judged(
     let text = format!("{}: keeping the current TPU: {why}", record.verdict.condition.name());
     Some(Decision::hold(HoldReason::CheckpointUnreadable, text, None))
 }
+
+/// Whether its machines came up with an old order that says `wait`, and its job would go by the checkpoint of that: it waits for
+/// one from the newest, which is not known before it is listed.
+pub fn waits_for_newer(record: &SlotRecord, slot: &SlotSettings) -> bool {
+    let waits = record.outdated_order().is_some_and(|order| order.wait);
+    waits && listed(slot).is_some() && !slot.finds_its_own()
+}

@@ -55,6 +55,7 @@ mod strays;
 mod surveys;
 mod suspicion;
 pub mod sweep;
+mod takeover;
 mod turn;
 mod twins;
 pub mod view;

@@ -20,7 +20,7 @@ use super::check::Checker;
 use super::ctx::SlotCtx;
 use super::gates::Gate;
 use super::turn::Turn;
-use super::{ahead, amend, asked, judge, pool, reads, replace};
+use super::{ahead, amend, asked, judge, pool, reads, replace, takeover};
 
 /// The window of `max_judged_recreates_per_hour`.
 const HOUR: Duration = Duration::from_secs(3600);
@@ -33,7 +33,7 @@ type Awake = (u64, String);
 
 /// Decides about every slot, in the order of their names.
 pub fn plan(fleet: &mut Fleet, gates: &[Gate], turn: &mut Turn) {
-    ahead::hand_over(fleet, turn);
+    takeover::hand_over(fleet, turn);
     let (mut budget, awake) = prepare(fleet, turn);
     let mut checker = Checker::new(fleet);
     let turns = reads::attribute_turns(fleet, turn.now);

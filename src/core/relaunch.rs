@@ -416,6 +416,7 @@ pub fn reported(fleet: &mut Fleet, slot: &str, turn: &mut Turn) {
     }
     let text = format!("every worker follows generation {generation}");
     turn.tell(record, What::OrderOutcome { generation, result: CallResult::Done }, text);
+    fleet.dirty_ledger |= !std::mem::replace(&mut fleet.ledger.orders_followed, true);
 }
 
 /// How long an operator's wish counts: what runs by then is not ended for it.

@@ -17,14 +17,14 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{ahead, called_off, learning};
+use super::{ahead, called_off, learning, takeover};
 
 /// A slot that left the config is remembered for this long.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
-    let inherited = ahead::inherited(fleet, &settings);
+    let inherited = takeover::inherited(fleet, &settings);
     fleet.settings = settings.filled(&fleet.slots).filled(&fleet.left);
     for (name, (_, by)) in &inherited {
         if let Some(slot) = fleet.settings.slots.get_mut(name) {

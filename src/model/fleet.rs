@@ -30,6 +30,8 @@ pub struct Ledger {
     pub creates: Vec<Timestamp>,
     /// A beacon was received in this project before: guest attributes work here.
     pub beacons_seen: bool,
+    /// Hosts in this project have followed a run order that was written while they ran: such orders reach them.
+    pub orders_followed: bool,
     /// The most chips that a host of each accelerator type has reported here.
     pub chips: BTreeMap<String, u32>,
     /// Pools in which creates are refused for want of capacity, or replacements fail.

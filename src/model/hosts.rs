@@ -36,13 +36,6 @@ impl SlotRecord {
         (run.generation <= again.generation && older).then_some(run)
     }
 
-    /// Whether they came up with an order to wait, from an older checkpoint than the newest that is known: it was made while
-    /// another run went on, and nothing is to start by it.
-    pub fn waits_for_newer(&self) -> bool {
-        let newest = self.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
-        self.outdated_order().is_some_and(|order| order.wait && order.step < newest)
-    }
-
     /// The job's phase, with the host that is least advanced and its words; none where a host tells none.
     pub fn job_phase(&self) -> Option<(JobPhase, usize, &str)> {
         let of = |worker| {

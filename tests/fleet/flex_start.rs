@@ -338,14 +338,18 @@ fn s21_what_was_just_handed_over_is_withdrawn_with_its_slot() {
 
 #[test]
 fn s15_machines_that_were_asked_for_ahead_start_nothing_by_their_old_order() {
-    let mut world = asked();
+    let mut world = world();
+    // Hosts here have followed a newer order before: it is relied on.
+    world.command(CommandKind::Relaunch { slot: "a".into() });
+    world.with_one_grant(minutes(135));
+    assert!(world.fleet().ledger.orders_followed, "{}", world.log.join("\n"));
     // The bucket can't be read when they come up.
     world.unreadable = true;
     world.with_one_grant(minutes(90));
     let why = |world: &World| format!("{}\n{}", world.state("a"), world.log.join("\n"));
     let run = world.run_on("a-next").unwrap_or_else(|| panic!("{}", why(&world))).clone();
-    assert!(run.order.wait && run.order.step.is_none(), "{run:?} {}", why(&world));
     let saved = world.newest_checkpoint();
+    assert!(run.order.wait && run.order.step < saved, "{saved:?} {run:?} {}", why(&world));
     world.unreadable = false;
     world.with_one_grant(minutes(20));
     let run = world.run_on("a-next").unwrap_or_else(|| panic!("{}", why(&world))).clone();
@@ -375,4 +379,26 @@ fn a_grant_that_a_pause_keeps_from_its_slot_is_told_once() {
     world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
     world.with_one_grant(minutes(10));
     assert_eq!(world.request_ids(), ["qr-next"], "{}", world.log.join("\n"));
+}
+
+#[test]
+fn l8_a_job_starts_on_the_next_capacity_also_where_no_newer_order_was_ever_followed() {
+    // It finds its own checkpoints: it starts by the order of the create.
+    let mut world = asked();
+    assert!(!world.fleet().ledger.orders_followed);
+    let asked = world.request(ZONE, "qr-next").unwrap().raw;
+    let order = &asked["tpu"]["nodeSpec"][0]["node"]["metadata"]["tpu-watchdog-run"];
+    let order = order.as_str().unwrap();
+    assert!(order.contains("\"generation\":2") && !order.contains("\"wait\":true"), "{order}");
+    // One that is told its checkpoint would start from an old one.
+    let config = CONFIG.replace("python3 train.py", "python3 train.py --from $CHECKPOINT_PATH");
+    let mut world = World::new(&config, TIMES, Box::new(SqliteStore::in_memory().unwrap()));
+    world.trains("a", 3_000);
+    world.start("one");
+    world.with_one_grant(minutes(155));
+    assert_eq!(world.request_ids(), ["qr"], "{}", world.log.join("\n"));
+    let told = world.log.iter().filter(|line| line.contains("qr-next is not asked for ahead"));
+    assert_eq!(told.count(), 1, "{}", world.log.join("\n"));
+    world.with_one_grant(minutes(60));
+    assert!(world.is_ready(ZONE, "a"), "{}\n{}", world.state("a"), world.log.join("\n"));
 }

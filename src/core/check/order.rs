@@ -115,8 +115,7 @@ pub fn amendment(case: &Case, patch: &Patch) -> Checked {
     let known = order.generation <= record.job.generation;
     rule(flags_alone && known, "S15", "more than its flags would change")?;
     let starts = run.is_some_and(|run| run.wait) && !order.wait;
-    let newest = record.job.checkpoint.as_ref().map(|checkpoint| checkpoint.step);
-    let older = record.outdated_order().is_some() && order.step < newest;
+    let older = record.outdated_order().is_some();
     let goes_by_it = listed(case.slot).is_some() && !case.slot.finds_its_own();
     rule(!(starts && older && goes_by_it), "S15", "its job would start from an older checkpoint")
 }
