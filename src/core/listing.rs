@@ -7,6 +7,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::model::action::{Poll, Reading};
+use crate::model::ahead::next_id;
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Memory};
 use crate::model::settings::SlotSettings;
@@ -37,6 +38,9 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             fleet.dirty.insert(name.clone());
         }
         let mut reading = listed.reading(record, slot);
+        if let Some(why) = filled_by_another(record, slot, &listed, &fleet.settings.owner) {
+            reading = Reading::Unread(why);
+        }
         let trains = slot.filter(|slot| slot.filling.traits().is_job);
         if let Some(slot) = trains
             && let Some(memory) = fleet.memory.get_mut(name)
@@ -70,6 +74,29 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
         fleet.ledger.polled_at = Some(turn.now);
         fleet.dirty_ledger = true;
     }
+}
+
+/// Why a slot that was never filled is not empty: another watchdog, or this one before it lost its journal, has filled the
+/// slot by the request that it had asked for ahead. A create would be a second grant.
+fn filled_by_another(
+    record: &SlotRecord,
+    slot: Option<&SlotSettings>,
+    listed: &Listed,
+    owner: &str,
+) -> Option<String> {
+    let id = slot.map(|slot| slot.filling.id()).filter(|id| !id.is_empty())?;
+    let unfilled = record.incarnation.is_none() && record.recovery.is_none();
+    let next = listed.request(&record.zone, &next_id(id)).filter(|_| unfilled)?;
+    let theirs = next.owner.as_deref().is_some_and(|of| of != owner);
+    let same = next.slot.as_ref() == Some(&record.name);
+    let none = listed.request(&record.zone, id).is_none();
+    (theirs && same && none).then(|| {
+        format!(
+            "queued resource {0}, which another watchdog asked for ahead of the end of {id}, is there: set queued_resource = \"{0}\", then \
+             `resume {1} --adopt`",
+            next.id, record.name
+        )
+    })
 }
 
 /// The first slot of each lineage of a training job: one is not for two slots to submit.

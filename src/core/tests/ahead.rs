@@ -1,6 +1,6 @@
 //! The next queued resource of flex-start capacity, before the present one ends.
 
-use super::withdrawal::Asked;
+use super::withdrawal::{Asked, PARENT};
 use super::*;
 use crate::core::check::{self, Case};
 use crate::model::ahead::Ahead;
@@ -150,4 +150,36 @@ fn the_checker_refuses_requests_ahead_that_no_plan_may_send() {
     assert_eq!(verdict(&|_, _, body| body["acceleratorType"] = json!("v4-16")), Err("S12"));
     assert_eq!(verdict(&|fleet, _, _| record(fleet).zone = "us-east5-a".into()), Err("S17"));
     assert_eq!(verdict(&|fleet, _, _| fleet.ledger.creates = vec![Timestamp::MIN; 60]), Err("S18"));
+}
+
+#[test]
+fn s21_a_slot_whose_journal_is_lost_does_not_ask_for_a_second_grant() {
+    let listed = |owner: &str| {
+        let mut asked = Asked::unsent();
+        let metadata = json!({"tpu-watchdog-owner": owner, "tpu-watchdog-slot": "a"});
+        let node = json!({"acceleratorType": "v4-8", "runtimeVersion": "r", "metadata": metadata});
+        let spec = json!({"parent": PARENT, "nodeId": "a-next", "node": node});
+        let raw = json!({
+            "name": format!("{PARENT}/queuedResources/q-next"), "createTime": "2026-06-01T12:00:00Z",
+            "state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [spec]},
+        });
+        let request = crate::google::answers::request(raw, true).unwrap();
+        for _ in 0..20 {
+            asked.is_listed(&request, &[]);
+            if asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
+                let reading = Reading::Absent;
+                asked.world.wait(1);
+                let began = asked.world.now;
+                asked.world.input(Input::Got { slot: "a".into(), began, reading });
+            }
+            if !asked.world.actions.is_empty() {
+                return None;
+            }
+        }
+        Some(asked.world.fleet.slots["a"].decision.clone().unwrap().reason)
+    };
+    let reason = listed("of the lost journal").expect("nothing is sent");
+    assert!(reason.contains("set queued_resource = \"q-next\""), "{reason}");
+    let own = Asked::unsent().world.fleet.settings.owner.clone();
+    assert_eq!(listed(&own), None, "one of this journal is none of another's");
 }
