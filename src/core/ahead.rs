@@ -7,8 +7,8 @@
 //! has, nothing rests on it: a job that finds its own checkpoints starts by the first, and one that is told its checkpoint is
 //! not asked for ahead.
 //!
-//! It takes the place of the former one when that is removed and its create is due (`takeover`). Where it was refused, has failed, or is gone by then, the create goes on as
-//! after any other end. A recovery that needs another TPU before that, a job that is finished, and an operator's `forget`
+//! It takes the place of the former one when that is removed and its create is due (`takeover`). Where it was refused, has
+//! failed, or is gone by then, the create goes on as after any other end. A recovery that needs another TPU before that, a job that is finished, and an operator's `forget`
 //! leave it behind as a stray, which is withdrawn while it waits (`strays`). It never touches the capacity that is there.
 //!
 //! Example: `a` is filled by `qr`, whose capacity ends at 12:00. At 11:00 `qr-next` is asked for, from 12:00 on. At 12:00 `qr`
@@ -108,7 +108,7 @@ fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
     if record.released.is_some() || record.forgotten {
         return Some("its TPU is given back, or the slot is forgotten".to_owned());
     }
-    let soon = ctx.now >= ahead.from || elapsed(ctx.now, ahead.from) <= TAKEN_UP_BEFORE;
+    let soon = ahead.is_awaited(ctx.now, TAKEN_UP_BEFORE);
     let owes = record.recovery.as_ref().is_some_and(|recovery| recovery.phase() == Phase::Gone);
     if owes && !soon {
         return Some(format!("the slot needs another TPU before {:.0}", ahead.from));
@@ -324,10 +324,8 @@ fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Opt
     let (state, incarnation) = (request.state.as_str().to_owned(), request.incarnation()?);
     let ahead = record.ahead.as_mut()?;
     let (id, from) = (ahead.id.clone(), ahead.from);
-    let is = Some((state, incarnation));
-    let news = ahead.seen != is;
     let untold = ahead.call.replace(Call::Observed) != Some(Call::Observed);
-    ahead.seen = is;
+    ahead.seen = Some((state, incarnation));
     let granted = matches!(request.state, RequestState::Active | RequestState::Provisioning);
     let late = elapsed(from, turn.now) >= TAKEN_UP_BEFORE;
     let tells = granted && (turn.now < from || late) && !std::mem::replace(&mut ahead.told, true);
@@ -344,7 +342,7 @@ fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Opt
     use RequestState::{Deleting, Failed, Suspended, Suspending};
     let ended = matches!(request.state, Failed | Suspended | Suspending | Deleting);
     let error = request.error.as_deref().unwrap_or("the API gives no reason");
-    (ended && news).then(|| format!("it is {state}: {error}"))
+    ended.then(|| format!("it is {state}: {error}"))
 }
 
 /// It is not asked for again before that end.

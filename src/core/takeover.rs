@@ -20,7 +20,6 @@ use crate::model::settings::{Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::step::Call;
-use crate::model::time::elapsed;
 
 use super::ahead::{TAKEN_UP_BEFORE, tell};
 use super::diagnose;
@@ -32,9 +31,7 @@ pub fn hand_over(fleet: &mut Fleet, turn: &mut Turn) {
     let due = |record: &&SlotRecord| {
         let owes =
             record.recovery.as_ref().is_some_and(|r| r.phase() == Phase::Gone && !r.no_create);
-        let soon = |ahead: &Ahead| {
-            turn.now >= ahead.from || elapsed(turn.now, ahead.from) <= TAKEN_UP_BEFORE
-        };
+        let soon = |ahead: &Ahead| ahead.is_awaited(turn.now, TAKEN_UP_BEFORE);
         owes && !record.forgotten && record.asked_ahead().is_some_and(soon)
     };
     let names: Vec<String> =
@@ -64,14 +61,17 @@ fn take_up(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
         return;
     };
     let why = format!(
-        "queued resource {}, asked for at {:.0}, takes the place of {}, whose capacity has ended",
+        "queued resource {}, asked for at {:.0}, takes the place of {}, which is gone",
         ahead.id,
         ahead.asked_at,
         slot.filling.id()
     );
     if ahead.call != Some(Call::Observed) {
-        let text = format!("create of {} ahead: it is read back", ahead.id);
-        tell(record, CallResult::Failed, text, turn);
+        let text = format!(
+            "create of {} ahead: no list shows it yet; it is looked for as the slot's own from now on",
+            ahead.id
+        );
+        tell(record, CallResult::CalledOff, text, turn);
     }
     let former = record.filled_by.take().map(|by| by.of);
     let of = former.unwrap_or_else(|| slot.filling.id().to_owned());

@@ -1,12 +1,15 @@
 //! The next queued resource of a slot whose capacity ends by itself (flex-start): it is asked for before that end, under
 //! an id of its own, and fills the slot from then on.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ids::{Incarnation, RunOrder};
 use super::step::Call;
+use super::time::elapsed;
 
 const SUFFIX: &str = "-next";
 
@@ -43,6 +46,11 @@ impl Ahead {
     /// Whether it may be granted.
     pub fn is_live(&self) -> bool {
         self.call.is_some()
+    }
+
+    /// Whether a create that is owed waits for it: the time from which it may be granted has come, or comes within `soon`.
+    pub fn is_awaited(&self, now: Timestamp, soon: Duration) -> bool {
+        now >= self.from || elapsed(now, self.from) <= soon
     }
 }
 

@@ -4,6 +4,7 @@ mod creation;
 mod flex_start;
 mod guests;
 mod jobs;
+mod moments;
 mod multislice;
 mod phases;
 mod process;

@@ -3,6 +3,8 @@
 //! for is owned, gone or told as a stray (S21), what is dead is removed (L9), and never are two grants
 //! billed for one slot.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use jiff::Timestamp;
 use serde_json::json;
 use tpu_watchdog::model::command::CommandKind;
@@ -12,186 +14,8 @@ use tpu_watchdog::model::slot::SlotRecord;
 use tpu_watchdog::simulator::trouble::Trouble;
 use tpu_watchdog::store::sqlite::SqliteStore;
 
-use crate::world::{Loss, World, minutes};
-
-const ZONES: [&str; 2] = ["us-central2-b", "us-east5-a"];
-
-const CONFIG: &str = r#"
-project = "p"
-state = "memory:"
-owner = "team"
-[poll]
-every = "60s"
-[[tpu]]
-name = "a"
-zones = ["us-central2-b", "us-east5-a"]
-queued_resource = "qr"
-[tpu.create]
-accelerator_type = "v4-8"
-runtime_version = "tpu-ubuntu2204-base"
-spot = true
-[tpu.job]
-command = "python3 train.py"
-checkpoint = "gs://bucket/a"
-[[tpu]]
-name = "b"
-zone = "us-central2-b"
-"#;
-
-const SCENARIO: &str = r#"
-times = { create = "4m", delete = "30s", boot = "40s", beat = "60s", refusal = "1m" }
-[[nodes]]
-names = ["b"]
-zone = "us-central2-b"
-"#;
-
-const CLOSED: &str = "User does not have permission to submit requests into this queue for accelerator type v4-8 in location us-central2-b.";
-
-/// The states in which a request, or its node, is when the command comes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Standing {
-    Unsent,
-    Creating,
-    Accepted,
-    Waiting,
-    Provisioning,
-    /// From PROVISIONING to FAILED, for want of capacity.
-    Collapsing,
-    Active,
-    NodePreempted,
-    /// Another hand deletes the node inside the request.
-    NodeDeleting,
-    NodeGone,
-    Suspending,
-    Suspended,
-    SuspendedByUser,
-    Failed,
-    Closed,
-    Deleting,
-    Gone,
-    /// Flex-start: its next request waits for its end …
-    Ahead,
-    /// … which comes …
-    Ending,
-    /// … and then has its place, and waits for capacity.
-    HandedOver,
-}
-
-const FLEX: [Standing; 3] = [Standing::Ahead, Standing::Ending, Standing::HandedOver];
-
-const STANDINGS: [Standing; 17] = [
-    Standing::Unsent,
-    Standing::Creating,
-    Standing::Accepted,
-    Standing::Waiting,
-    Standing::Provisioning,
-    Standing::Collapsing,
-    Standing::Active,
-    Standing::NodePreempted,
-    Standing::NodeDeleting,
-    Standing::NodeGone,
-    Standing::Suspending,
-    Standing::Suspended,
-    Standing::SuspendedByUser,
-    Standing::Failed,
-    Standing::Closed,
-    Standing::Deleting,
-    Standing::Gone,
-];
-
-/// Commands of operators, and then changes of the config.
-const COMMANDS: [&str; 16] = [
-    "nothing",
-    "pause",
-    "resume",
-    "adopt",
-    "retry",
-    "forget",
-    "purge",
-    "recreate",
-    "relaunch",
-    "done",
-    "release",
-    "leave",
-    "other id",
-    "other spec",
-    "rename",
-    "rename and leave",
-];
-
-/// The trouble after the command.
-#[derive(Debug, Clone, Copy)]
-enum Hindrance {
-    Nothing,
-    /// The process dies at which of the next calls, and whether that has arrived by then.
-    Death(usize, bool),
-    /// The answer to the next call is lost.
-    Lost(Loss),
-    /// The zone of the request can't be listed for a while.
-    Unreachable,
-}
-
-const HINDRANCES: [Hindrance; 15] = [
-    Hindrance::Nothing,
-    Hindrance::Death(0, false),
-    Hindrance::Death(0, true),
-    Hindrance::Death(1, false),
-    Hindrance::Death(1, true),
-    Hindrance::Death(2, false),
-    Hindrance::Death(2, true),
-    Hindrance::Death(3, false),
-    Hindrance::Death(3, true),
-    Hindrance::Death(4, false),
-    Hindrance::Death(4, true),
-    Hindrance::Lost(Loss::NeverArrives),
-    Hindrance::Lost(Loss::Arrives),
-    Hindrance::Lost(Loss::ArrivesLate(40_000)),
-    Hindrance::Unreachable,
-];
-
-/// From which capacity it is asked for: Spot's is taken back, flex-start's ends, and what is gone of the other was a
-/// person's.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Capacity {
-    Spot,
-    OnDemand,
-    FlexStart,
-}
-
-/// The capacity and the number of slices of the request.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Form {
-    capacity: Capacity,
-    slices: usize,
-}
-
-impl Form {
-    const ALL: [Form; 4] = [
-        Form { capacity: Capacity::Spot, slices: 1 },
-        Form { capacity: Capacity::OnDemand, slices: 1 },
-        Form { capacity: Capacity::Spot, slices: 2 },
-        Form { capacity: Capacity::OnDemand, slices: 2 },
-    ];
-
-    const FLEX: [Form; 2] = [
-        Form { capacity: Capacity::FlexStart, slices: 1 },
-        Form { capacity: Capacity::FlexStart, slices: 2 },
-    ];
-
-    /// The nodes of a slot of this name.
-    fn nodes(self, slot: &str) -> Vec<String> {
-        match self.slices {
-            1 => vec![slot.to_owned()],
-            slices => (0..slices).map(|slice| format!("{slot}-{slice}")).collect(),
-        }
-    }
-}
-
-/// The ids that the request has in the config, and the names of the slot.
-const IDS: [&str; 4] = ["qr", "other", "qr-next", "other-next"];
-const SLOTS: [&str; 2] = ["a", "c"];
-/// What their nodes are called after.
-const NODES: [&str; 4] = ["a", "c", "a-next", "c-next"];
+use crate::moments::*;
+use crate::world::{World, minutes};
 
 fn world(form: Form) -> World {
     let mut config = match form.capacity {
@@ -516,11 +340,27 @@ fn flex_cases() -> impl Iterator<Item = Case> {
     hindered.flat_map(|(of, command, with)| Form::FLEX.map(|form| (form, of, command, with)))
 }
 
+/// Plays them on all cores; a case that goes wrong is told at once, since all of them take long.
 fn all_hold(cases: impl Iterator<Item = Case>) {
-    let wrong: Vec<_> = cases.filter_map(|case| plays(case).err()).collect();
+    let cases: Vec<Case> = cases.collect();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let play = || {
+        let mut wrong = Vec::new();
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(text) = plays(*case) {
+                eprintln!("{}", text.lines().next().unwrap_or_default());
+                wrong.push(text);
+            }
+        }
+        wrong
+    };
+    let wrong: Vec<String> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..cores).map(|_| scope.spawn(play)).collect();
+        all.into_iter().flat_map(|core| core.join().expect("no case panics")).collect()
+    });
     let first = wrong.first().map_or("", String::as_str);
-    let all: Vec<_> = wrong.iter().filter_map(|text| text.lines().next()).collect();
-    assert!(wrong.is_empty(), "{} cases:\n{}\n\n{first}", all.len(), all.join("\n"));
+    assert!(wrong.is_empty(), "{} of {} cases: {first}", wrong.len(), cases.len());
 }
 
 /// Every forty-seventh case, which has each standing with each command, and with each hindrance.

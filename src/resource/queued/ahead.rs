@@ -75,7 +75,7 @@ fn name(spec: &mut Map<String, Value>, several: bool, node: &str) -> bool {
     let next = next_id(of.get(key).and_then(Value::as_str).unwrap_or(node));
     // A slice's number follows the prefix.
     let number = if several { "-4095".len() } else { 0 };
-    let fits = next.len() + number < ID_MAX;
+    let fits = next.len() + number <= ID_MAX;
     of.insert(key.into(), json!(next));
     fits
 }
@@ -137,11 +137,11 @@ mod tests {
             json!({"queueingPolicy": {"validUntilTime": over}}),
             json!({"queueingPolicy": {"validInterval": {"endTime": over}}}),
             json!({"runDuration": {"terminationTime": over}}),
-            json!({"nodeSpec": {"nodeId": "n".repeat(58)}}),
+            json!({"nodeSpec": {"nodeId": "n".repeat(59)}}),
         ] {
             assert_eq!(next(around.clone()), None, "{around}");
         }
-        let longest = json!({"nodeSpec": {"nodeId": "n".repeat(57)}});
+        let longest = json!({"nodeSpec": {"nodeId": "n".repeat(58)}});
         assert!(next(longest).is_some());
     }
 }
