@@ -127,14 +127,19 @@ fn emptied(
         return Some(Verdict::new(Condition::Preempted, format!("{}; {why}", standing.evidence)));
     }
     // Spot capacity that is taken back is told by its request, or by the node itself.
-    let lost = standing.condition == Condition::Preempted;
-    let asks = slot.policy.when_missing != WhenMissing::Create;
-    let watched = record.deleted.as_ref().filter(|_| lost && asks)?;
+    let spot = standing.condition == Condition::Preempted;
+    let (why, hold) = match (slot.policy.when_missing, &record.deleted) {
+        (WhenMissing::Hold, None) if !spot => {
+            ("when_missing = \"hold\"".to_owned(), HoldReason::Missing)
+        }
+        (WhenMissing::Create, _) | (_, None) => return None,
+        (_, Some(watched)) => (watched.clone(), HoldReason::Deleted),
+    };
     let text = format!(
-        "{}; {watched}. `retry {1}` replaces it, `forget {1}` keeps it gone",
+        "{}; {why}. `recreate {1}` replaces it, `forget {1}` keeps it gone",
         standing.evidence, record.name
     );
-    Some(Verdict::held(Condition::Stopped, text, HoldReason::Deleted))
+    Some(Verdict::held(Condition::Stopped, text, hold))
 }
 
 /// Whether a delete that was noticed inside a queued resource came to nothing, or was a preemption that showed as one first.
@@ -155,10 +160,11 @@ pub fn loses_its_node(view: &NodeView) -> bool {
     granted && view.standing.as_ref().is_some_and(goes)
 }
 
-/// A listing alone may lack the node of a request that is ACTIVE (S4): a GET has to say that it was deleted.
+/// A listing alone may lack the node of a request that is ACTIVE (S4): a GET has to say that it is gone.
 /// The verdict of an earlier process on the `same` request stands until then.
 pub fn unconfirmed(record: &SlotRecord, same: bool, verdict: Verdict, view: &NodeView) -> Verdict {
-    if !(view.not_listed && verdict.condition == Condition::Stopped) {
+    if !(view.not_listed && matches!(verdict.condition, Condition::Stopped | Condition::SliceLost))
+    {
         return verdict;
     }
     let said = (record.verdict.condition, &record.verdict.evidence);
@@ -172,15 +178,12 @@ pub fn unconfirmed(record: &SlotRecord, same: bool, verdict: Verdict, view: &Nod
     Verdict { unconfirmed: true, ..Verdict::new(Condition::Unclear, text) }
 }
 
-/// The next step of an operator about a TPU that another client stopped, hid or emptied.
+/// The next step of an operator about a TPU that another client stopped or hid.
 pub fn left_alone(record: &SlotRecord) -> String {
-    let (seen, name) = (record.seen.as_ref(), &record.name);
-    if seen.is_some_and(|seen| seen.not_listed) {
-        return format!("it is not touched; `recreate {name}` replaces it");
-    }
-    if seen.is_some_and(|seen| !seen.members.is_empty()) {
+    if record.seen.as_ref().is_some_and(|seen| !seen.members.is_empty()) {
         return format!(
-            "a queued resource that is suspended is never deleted; to have it replaced delete it, then `retry {name}`"
+            "a queued resource that is suspended is never deleted; to have it replaced delete it, then `retry {}`",
+            record.name
         );
     }
     "stopped or hidden by another client, so it is kept; start it to have it protected again"
@@ -399,9 +402,17 @@ pub fn lived(seen: &Seen) -> bool {
     (seen.ready || seen.creating || seen.stopped) && !ends
 }
 
-/// Whether the absence of a node may be an operator's wish.
+/// Whether the absence of a TPU, or of the nodes of a queued resource that is ACTIVE, may be a person's wish: who deleted it is
+/// looked up.
 pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
-    record.incarnation.is_some() && record.seen.as_ref().is_some_and(lived)
+    let Some(seen) = record.seen.as_ref().filter(|_| record.incarnation.is_some()) else {
+        return false;
+    };
+    match record.verdict.condition {
+        Condition::Missing => lived(seen),
+        Condition::SliceLost => seen.not_listed,
+        _ => false,
+    }
 }
 
 /// Whether a recovery has lost a node and has not got the next one yet. From READY on its replacement

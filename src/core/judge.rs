@@ -91,7 +91,7 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
         );
         return Decision::wait(text, None);
     }
-    if condition == Condition::Missing && diagnose::may_be_on_purpose(ctx.record) {
+    if diagnose::may_be_on_purpose(ctx.record) {
         reads::deletions(ctx, turn);
     }
     if let Some(hold) = held(ctx, gates, kind) {

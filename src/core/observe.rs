@@ -128,11 +128,12 @@ fn tell_differences(record: &SlotRecord, differs: &[String], turn: &mut Turn) {
 /// A node that is there ends what was known of its absence. Who deleted it is looked up again when
 /// it disappears once more: that may be on purpose.
 fn is_present(memory: &mut Memory, shown: Option<&Arc<NodeView>>, source: Source) {
-    let there = shown.is_some();
+    let emptied = shown.is_some_and(|view| view.not_listed);
+    let there = shown.is_some() && !emptied;
     let confirmed = memory.emptiness_confirmed || source == Source::Get;
-    memory.emptiness_confirmed = confirmed && shown.is_some_and(|view| view.not_listed);
+    memory.emptiness_confirmed = confirmed && emptied;
     memory.is_there = there;
-    memory.absence_confirmed &= !there;
+    memory.absence_confirmed &= shown.is_none();
     memory.deletions.take_if(|_| there);
     if there {
         memory.deletions_unread = 0;

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use crate::model::action::Look;
 use crate::model::condition::Condition;
 use crate::model::event::Verb;
+use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Memory, Pending};
 use crate::model::lookup::CreateCheck;
 use crate::model::phase::Phase;
@@ -125,7 +126,7 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
     }
 }
 
-/// Asks who deleted a node that is missing, once; with the next poll again where that can't be read.
+/// Asks who deleted a TPU that is missing, once; with the next poll again where that can't be read.
 pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
     let Some(known) = &ctx.record.incarnation else { return };
     let since = known.created;
@@ -134,7 +135,12 @@ pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
     }
     if ctx.memory.deletions.is_none() && ctx.memory.pending.insert(Pending::Deletions) {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        turn.look(Look::Deletions { slot, zone, filling: ctx.filling(), since });
+        // Of a queued resource that is still there its nodes alone were deleted.
+        let targets = match ctx.condition() {
+            Condition::Missing => vec![ctx.filling().path(&slot)],
+            _ => ctx.record.nodes().iter().map(|node| Filling::Node.path(node)).collect(),
+        };
+        turn.look(Look::Deletions { slot, zone, targets, since });
     }
 }
 

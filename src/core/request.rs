@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::model::condition::Condition;
+use crate::model::condition::{Condition, Kind};
 use crate::model::event::{CallResult, Verb, What};
 use crate::model::failure::{Failure, FailureClass};
 use crate::model::fleet::Stray;
@@ -26,6 +26,7 @@ use crate::model::hold::HoldReason;
 use crate::model::node::NodeView;
 use crate::model::phase::Phase;
 use crate::model::queued::RequestState;
+use crate::model::recovery::Recovery;
 use crate::model::slot::{Seen, SlotRecord};
 use crate::model::step::Call;
 use crate::model::time::{after, elapsed, span};
@@ -156,8 +157,10 @@ pub fn waits(ctx: &mut SlotCtx, turn: &mut Turn) -> Decision {
 
 /// When a request that waits is given up for the queue of another zone.
 fn leaves_at(ctx: &SlotCtx) -> Option<Timestamp> {
-    let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
-    let open = |zone: &String| *zone != record.zone && !recovery.closed.contains(zone);
+    let record = &*ctx.record;
+    let closed = record.recovery.as_ref().map(|recovery| &recovery.closed);
+    let is_closed = |zone: &String| closed.is_some_and(|closed| closed.contains(zone));
+    let open = |zone: &String| *zone != record.zone && !is_closed(zone);
     let others = ctx.slot.zones.iter().any(open);
     let grace = ctx.slot.policy.grace.queue.filter(|_| others && record.ours)?;
     record.request.as_ref()?;
@@ -166,10 +169,16 @@ fn leaves_at(ctx: &SlotCtx) -> Option<Timestamp> {
 
 /// For how long a request has waited in its queue, where that is long enough.
 fn gives_up(ctx: &SlotCtx) -> Option<Duration> {
-    let (record, recovery) = (&*ctx.record, ctx.record.recovery.as_ref()?);
-    // Also one whose create had no answer: it is there.
-    let shown = recovery.call() == Some(&Call::Observed) || record.incarnation.is_some();
-    let sent = recovery.phase() == Phase::Creating && shown;
+    let record = &*ctx.record;
+    let sent = match &record.recovery {
+        // Taken up while it waited: as another slot's, before a retry, or as one that was asked for ahead.
+        None => record.incarnation.is_some(),
+        // Also one whose create had no answer: it is there.
+        Some(recovery) => {
+            let shown = recovery.call() == Some(&Call::Observed) || record.incarnation.is_some();
+            recovery.phase() == Phase::Creating && shown
+        }
+    };
     let opted_out = record.seen.as_ref().is_some_and(|seen| seen.opted_out);
     let held = ctx.settings.dry_run || ctx.paused().is_some() || opted_out || record.forgotten;
     let followed = ctx.ledger.strays.contains_key(&Stray::key(&record.zone, &record.name));
@@ -186,12 +195,25 @@ fn leave_queue(ctx: &mut SlotCtx, waited: Duration, turn: &mut Turn) -> Decision
     if ctx.record.recovery.as_ref().is_some_and(|r| r.call() != Some(&Call::Observed)) {
         came_of(ctx.record, Verb::Create, CallResult::CalledOff, &format!("create: {why}"), turn);
     }
+    if ctx.record.recovery.is_none() {
+        owe_a_create(ctx.record, &why, turn);
+    }
     called_off::leave_behind(ctx.record, &why, ctx.ledger, turn.now);
     advance(ctx.record, Phase::Gone, &why, turn);
     let failure = Failure::new(FailureClass::StockOut, why.clone());
     answers::refused(ctx.record, ctx.slot, ctx.ledger, failure, turn);
     ctx.budget.ledger_changed = true;
     Decision::wait(why, None)
+}
+
+/// A request that was taken up while it waited is the slot's without a recovery: one begins when its place is given up.
+fn owe_a_create(record: &mut SlotRecord, why: &str, turn: &mut Turn) {
+    let (cause, kind) = (Condition::Missing, Kind::Lost);
+    let mut recovery = Recovery::condemned(cause, kind, turn.now, turn.now);
+    why.clone_into(&mut recovery.evidence);
+    record.recovery = Some(recovery);
+    let condemned = What::Condemned { cause, kind, incarnation: None, detection_seconds: 0.0 };
+    turn.tell(record, condemned, format!("it has no TPU: {why}; nothing to delete"));
 }
 
 /// Takes in why the queued resource that was removed had failed.

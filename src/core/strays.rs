@@ -237,7 +237,7 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
                 ),
             };
             format!(
-                "it was granted, so its TPU runs and is billed. {take}, or delete it: tpu-watchdog sweep {id} --yes"
+                "it was granted: while its TPU runs it is billed. {take}, or delete it: tpu-watchdog sweep {id} --yes"
             )
         }
         RequestState::Suspended if !request.is_by_service() => format!(
@@ -246,7 +246,8 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
         state if RequestState::WITHOUT_NODES.contains(state) => format!(
             "it is deleted, unless a pause, a dry run or an opt-out keeps it. If it stays: {by_hand}"
         ),
-        _ => "it can't be deleted in this state, and may be granted. It is deleted once it can be"
+        _ => "the API deletes nothing in this state. If it waits again or fails it is deleted; if it is granted, its TPU is kept and \
+              reported here"
             .to_owned(),
     };
     turn.note(format!(

@@ -163,12 +163,14 @@ pub fn operation_page(page: &Value) -> Result<(&[Value], Option<String>), String
 
 /// An operation that deleted, or is deleting, what `target` ends, unless it began before `since`
 /// or failed.
-pub fn deletion(operation: &Value, target: &str, since: Timestamp) -> Option<Deletion> {
+pub fn deletion(operation: &Value, targets: &[String], since: Timestamp) -> Option<Deletion> {
     let text = |pointer: &str| operation.pointer(pointer).and_then(Value::as_str);
     let at: Timestamp = text("/metadata/createTime")?.parse().ok()?;
     let deletes = text("/metadata/verb")?.eq_ignore_ascii_case("delete");
     let failed = operation.get("error").is_some_and(Value::is_object);
-    (deletes && !failed && at >= since && text("/metadata/target")?.ends_with(target))
+    let target = text("/metadata/target")?;
+    let meant = targets.iter().any(|known| target.ends_with(known));
+    (deletes && !failed && at >= since && meant)
         .then_some(Deletion { operation: text("/name")?.to_owned(), at })
 }
 

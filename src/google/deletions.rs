@@ -21,16 +21,17 @@ impl TpuClient {
     pub async fn deletions(
         &self,
         zone: &str,
-        target: &str,
+        targets: &[String],
         since: Timestamp,
         deadline: Instant,
     ) -> Result<Vec<Deletion>, Failure> {
-        let target = format!("/locations/{zone}/{target}");
+        let targets: Vec<String> =
+            targets.iter().map(|target| format!("/locations/{zone}/{target}")).collect();
         let url = format!("{}/operations?pageSize={PAGE_SIZE}", self.parent(zone));
         let mut found: Vec<Deletion> = Vec::new();
         self.each_page(METHOD, &url, deadline, |page| {
             let (operations, next) = answers::operation_page(&page)?;
-            found.extend(operations.iter().filter_map(|o| answers::deletion(o, &target, since)));
+            found.extend(operations.iter().filter_map(|o| answers::deletion(o, &targets, since)));
             Ok(next)
         })
         .await?;

@@ -461,14 +461,14 @@ pub enum Look {
         /// The create.
         next: NextCreate,
     },
-    /// List the delete operations on the slot's node.
+    /// List the delete operations on what is gone.
     Deletions {
         /// The slot.
         slot: String,
         /// The zone.
         zone: String,
-        /// The kind of thing that may have been deleted.
-        filling: Filling,
+        /// The paths, within the zone, of what may have been deleted.
+        targets: Vec<String>,
         /// Older ones are not wanted.
         since: Timestamp,
     },

@@ -126,10 +126,9 @@ pub fn query(
                 let found = world.tpu.create_check(&next, deadline).await;
                 Input::CreateChecked { slot, began, found }
             }
-            Look::Deletions { slot, zone, filling, since } => {
+            Look::Deletions { slot, zone, targets, since } => {
                 let began = Timestamp::now();
-                let target = filling.path(&slot);
-                let result = world.tpu.deletions(&zone, &target, since, deadline).await;
+                let result = world.tpu.deletions(&zone, &targets, since, deadline).await;
                 Input::Deletions { slot, began, result }
             }
             Look::Operation { slot, operation, verb, spot, .. } => {

@@ -241,6 +241,23 @@ fn is_well(node: &Node) -> bool {
     node.state == "READY" && node.health.as_deref() == Some("HEALTHY")
 }
 
+impl Cloud {
+    /// These nodes are about to be deleted together: whether all of them were at work, and no read showed otherwise.
+    pub(super) fn count_harm(&mut self, zone: &str, nodes: &[String]) {
+        let (now, zone) = (self.now(), zone.to_owned());
+        let found = nodes.iter().filter_map(|node| self.nodes.get(&(zone.clone(), node.clone())));
+        let found: Vec<&Node> = found.collect();
+        let is_at_work = |node: &&Node| is_well(node) && node.run.boots > 0 && !node.run.stopped;
+        let is_seen =
+            |node: &&Node| node.shown_sick.is_some_and(|at| elapsed(at, now) <= VERIFIED_FOR);
+        let whole = !nodes.is_empty() && found.len() == nodes.len();
+        let at_work = whole && found.iter().all(is_at_work);
+        let unseen = !found.iter().any(is_seen);
+        self.harmed += u32::from(at_work);
+        self.harmed_unseen += u32::from(at_work && unseen);
+    }
+}
+
 fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> Answer {
     let known: &[&str] = if place.alpha() { &["requestId"] } else { &[] };
     if let Some(refusal) = check_parameters(request, known) {
@@ -251,23 +268,12 @@ fn delete_node(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) ->
         return answer_operation(cloud, place, &operation);
     }
     let name = place.node(place.zone, id);
-    let (key, now) = ((place.zone.to_owned(), id.to_owned()), cloud.now());
+    let key = (place.zone.to_owned(), id.to_owned());
+    cloud.count_harm(place.zone, &[id.to_owned()]);
     let Some(node) = cloud.nodes.get_mut(&key) else { return not_found(&name) };
-    if node.queued_resource.is_some() {
-        return error(
-            400,
-            format!(
-                "Cloud TPU received a bad request. {name} belongs to a queued resource; delete that [EID: 0x5]"
-            ),
-        );
-    }
-    let at_work = is_well(node) && node.run.boots > 0 && !node.run.stopped;
-    let unseen = node.shown_sick.is_none_or(|at| elapsed(at, now) > VERIFIED_FOR);
     node.state = "DELETING";
     node.run.stopped = true;
     let uid = node.uid;
-    cloud.harmed += u32::from(at_work);
-    cloud.harmed_unseen += u32::from(at_work && unseen);
     let operation = cloud.operation(place.project, place.zone, name, "delete");
     let happening =
         Happening::Deleted { operation: operation.clone(), zone: key.0, node: key.1, uid };

@@ -91,6 +91,9 @@ pub fn create(cloud: &mut Cloud, place: &Place, request: &Request) -> Answer {
     {
         return fields::unknown(field, "queued_resource");
     }
+    if !place.alpha() && body.get("guaranteed").is_some_and(|of| of.get("reserved").is_some()) {
+        return fields::unknown("reserved", "queued_resource.guaranteed");
+    }
     let nodes = match nodes_of(&body, &id, place) {
         Ok(nodes) => nodes,
         Err(refusal) => return *refusal,
@@ -243,11 +246,12 @@ pub fn delete(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> 
     let force = request.parameter("force").eq_ignore_ascii_case("true");
     let key = (place.zone.to_owned(), id.to_owned());
     let name = format!("{}/queuedResources/{id}", place.parent());
+    let emptied = !cloud.nodes.iter().any(|(_, node)| node.queued_resource.as_ref() == Some(&name));
     let Some(queued) = cloud.queued.get_mut(&key) else { return not_found(&name) };
     let text = format!("DeleteQueuedResource is not supported when state is {}", queued.state);
     match queued.state {
         "ACCEPTED" | "WAITING_FOR_RESOURCES" | "SUSPENDED" | "FAILED" => {}
-        "ACTIVE" if force => {}
+        "ACTIVE" if force || emptied => {}
         "ACTIVE" => {
             return not_in_this_state(format!(
                 "{text} (must be one of [ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED])"
@@ -266,6 +270,8 @@ pub fn delete(cloud: &mut Cloud, place: &Place, id: &str, request: &Request) -> 
     }
     queued.state = "DELETING";
     queued.by_user = true;
+    let nodes: Vec<_> = queued.nodes.iter().map(|(node, _)| node.clone()).collect();
+    cloud.count_harm(place.zone, &nodes);
     let operation = cloud.operation(place.project, place.zone, name, "delete");
     let happening = Happening::Dequeued { operation: operation.clone(), zone: key.0, id: key.1 };
     cloud.schedule(cloud.timing.delete, happening);
@@ -430,6 +436,8 @@ fn render(queued: &Queued, place: &Place) -> Value {
     // v2 has no such fields.
     if !place.alpha() {
         body.retain(|field, _| !ALPHA_ONLY.contains(&field.as_str()));
+        let guaranteed = body.get_mut("guaranteed").and_then(Value::as_object_mut);
+        guaranteed.map(|of| of.remove("reserved"));
     }
     body.insert("name".into(), json!(queued.name));
     body.insert("createTime".into(), json!(shape::time(queued.created)));

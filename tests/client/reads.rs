@@ -233,26 +233,39 @@ async fn the_deletes_of_a_name_are_listed_from_all_pages_newest_first() {
         simulator.with(|cloud| cloud.add_node(ZONE, node, body.clone(), true));
         delete(node).await;
     }
-    let found = client.deletions(ZONE, "nodes/a", since, in_a_minute()).await.unwrap();
+    let found =
+        client.deletions(ZONE, &["nodes/a".to_owned()], since, in_a_minute()).await.unwrap();
     assert_eq!(found.len(), 2, "{found:?}");
     assert!(found[0].at > found[1].at && found[0].operation.contains("/operations/"));
-    let later = client.deletions(ZONE, "nodes/a", between, in_a_minute()).await.unwrap();
+    let later =
+        client.deletions(ZONE, &["nodes/a".to_owned()], between, in_a_minute()).await.unwrap();
     assert_eq!(later, found[..1]);
-    assert!(client.deletions(ZONE, "nodes/c", since, in_a_minute()).await.unwrap().is_empty());
+    assert!(
+        client
+            .deletions(ZONE, &["nodes/c".to_owned()], since, in_a_minute())
+            .await
+            .unwrap()
+            .is_empty()
+    );
     // One that failed deleted nothing.
     simulator.with(|cloud| {
         let operation = cloud.operations.get_mut(&found[0].operation).unwrap();
         operation.error = Some(json!({"code": 13, "message": "an internal error has occurred"}));
     });
-    assert_eq!(client.deletions(ZONE, "nodes/a", since, in_a_minute()).await.unwrap(), found[1..]);
+    assert_eq!(
+        client.deletions(ZONE, &["nodes/a".to_owned()], since, in_a_minute()).await.unwrap(),
+        found[1..]
+    );
     simulator.with(|cloud| cloud.denied.insert("tpu.operations.list".into()));
-    let failure = client.deletions(ZONE, "nodes/a", since, in_a_minute()).await.unwrap_err();
+    let failure =
+        client.deletions(ZONE, &["nodes/a".to_owned()], since, in_a_minute()).await.unwrap_err();
     assert_eq!(failure.class, FailureClass::Permission);
     simulator.set_hook(Some(Box::new(|_| {
         let page: Value = json!({"unreachable": ["projects/p/locations/us-central2-b"]});
         Some(Fault::AnswerBefore(Reply::new(200, page.to_string())))
     })));
-    let failure = client.deletions(ZONE, "nodes/a", since, in_a_minute()).await.unwrap_err();
+    let failure =
+        client.deletions(ZONE, &["nodes/a".to_owned()], since, in_a_minute()).await.unwrap_err();
     assert!(failure.message.contains("us-central2-b did not answer"), "{failure}");
 }
 

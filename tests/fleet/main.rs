@@ -15,4 +15,5 @@ mod standings;
 mod success;
 mod training;
 mod upgrade;
+mod walks;
 mod world;

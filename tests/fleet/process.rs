@@ -64,9 +64,14 @@ impl World {
 
     /// The process dies with all that it has under way, and another one begins.
     pub fn restart(&mut self) {
+        self.stop();
+        self.start("next");
+    }
+
+    /// The process dies with all that it has under way.
+    pub fn stop(&mut self) {
         self.dies_at = None;
         self.agenda.retain(|_, task| !matches!(task, crate::world::Task::Process(_)));
-        self.start("next");
     }
 
     /// The config was changed, and is read again.

@@ -84,6 +84,48 @@ fn a_place_in_the_queue_is_given_up_for_the_next_zone_after_grace_queue() {
 }
 
 #[test]
+fn a_request_that_was_taken_up_while_it_waits_is_given_up_for_the_next_zone_as_well() {
+    for command in ["retry", "the config"] {
+        let mut world = short_for(minutes(600));
+        world.goes_on(minutes(10));
+        match command {
+            "retry" => {
+                world.command(CommandKind::Pause { slot: Some("a".into()), until: None });
+                world.goes_on(minutes(2));
+                world.command(CommandKind::Forget { slot: "a".into(), purge: false });
+                world.goes_on(minutes(2));
+                world.command(CommandKind::Resume { slot: Some("a".into()), adopt: false });
+                world.command(CommandKind::Retry { slot: "a".into(), from: None });
+            }
+            _ => {
+                let slot = world.settings.slots.remove("a").unwrap();
+                world.command(CommandKind::Pause { slot: None, until: None });
+                world.goes_on(minutes(2));
+                world.reload();
+                world.goes_on(minutes(2));
+                world.settings.slots.insert("a".into(), slot);
+                world.reload();
+                world.command(CommandKind::Resume { slot: None, adopt: false });
+            }
+        }
+        world.goes_on(minutes(20));
+        let why =
+            |world: &World| format!("{command}: {}\n{}", world.state("a"), world.log.join("\n"));
+        assert_eq!(
+            world.in_state(ZONES[0], "qr"),
+            Some("WAITING_FOR_RESOURCES"),
+            "{}",
+            why(&world)
+        );
+        assert!(world.fleet().slots["a"].recovery.is_none(), "{}", why(&world));
+        world.goes_on(minutes(130));
+        assert!(world.is_ready(ZONES[1], "a"), "{}", why(&world));
+        assert!(world.fleet().ledger.strays.is_empty(), "{}", why(&world));
+        assert!(world.recovered.contains("a"), "{}", why(&world));
+    }
+}
+
+#[test]
 fn without_grace_queue_and_while_paused_the_place_is_kept() {
     for paused in [false, true] {
         let mut world = short_for(minutes(600));

@@ -17,7 +17,8 @@ use tpu_watchdog::store::sqlite::SqliteStore;
 use crate::moments::*;
 use crate::world::{World, minutes};
 
-fn world(form: Form) -> World {
+/// It has just begun, and its slot asks for its first request.
+pub fn world(form: Form) -> World {
     let mut config = match form.capacity {
         Capacity::Spot => CONFIG.to_owned(),
         Capacity::OnDemand => CONFIG.replace("spot = true\n", ""),
@@ -142,13 +143,13 @@ impl World {
     }
 
     /// The requests that are there, each with its zone and state.
-    fn there(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    pub fn there(&self) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
         let all = ZONES.into_iter().flat_map(|zone| IDS.map(|id| (zone, id)));
         all.filter_map(|(zone, id)| Some((zone, id, self.state_of(zone, id)?)))
     }
 
     /// The config changes.
-    fn configured(&mut self, change: &str) {
+    pub fn configured(&mut self, change: &str) {
         let mut slot = self.settings.slots.remove("a").expect("it is in the config");
         let mut name = "a";
         match change {
@@ -195,7 +196,7 @@ impl World {
     }
 
     /// Requests that are billed, or may be at any moment.
-    fn grants(&self) -> Vec<(&'static str, &'static str, &'static str)> {
+    pub fn grants(&self) -> Vec<(&'static str, &'static str, &'static str)> {
         self.there().filter(|(.., state)| matches!(*state, "PROVISIONING" | "ACTIVE")).collect()
     }
 
@@ -225,7 +226,7 @@ impl World {
     }
 
     /// The rule that a request breaks which is there in the end.
-    fn wrong(&self, standing: Standing, command: &str) -> Option<String> {
+    pub fn wrong(&self, standing: Standing, command: &str) -> Option<String> {
         // Called off: it waits no more, and what was dead before is left as it is.
         let off = ["forget", "purge", "leave", "rename and leave", "release"].contains(&command);
         let stays = off || command == "pause" || standing == Standing::SuspendedByUser;
@@ -299,8 +300,6 @@ fn comes_back((form, standing): (Form, Standing), command: &str) -> bool {
     // another one, and one that is dead is another's once the config names another.
     let held = match standing {
         SuspendedByUser => true,
-        // A recreate means what was there: it is asked for when it is gone.
-        NodeGone if form.capacity == Capacity::OnDemand => true,
         NodeDeleting if form.slices == 1 => {
             form.capacity == Capacity::OnDemand || command != "retry"
         }
@@ -317,7 +316,6 @@ fn is_left_alone((form, standing): (Form, Standing), command: &str) -> bool {
         Standing::SuspendedByUser => true,
         // Of two slices the other one lives, and can't train without it.
         Standing::NodeDeleting => form.slices == 1,
-        Standing::NodeGone => form.slices == 1 && form.capacity == Capacity::OnDemand,
         _ => false,
     };
     let silent = ["nothing", "pause", "resume", "adopt", "relaunch", "done", "release"];

@@ -336,8 +336,8 @@ impl World {
             Look::CreateCheck { slot, .. } => {
                 Input::CreateChecked { slot, began, found: Default::default() }
             }
-            Look::Deletions { slot, zone, filling, since } => {
-                let result = Ok(self.deletions(&zone, &filling.path(&slot), since));
+            Look::Deletions { slot, zone, targets, since } => {
+                let result = Ok(self.deletions(&zone, &targets, since));
                 Input::Deletions { slot, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
@@ -416,11 +416,11 @@ impl World {
 }
 
 impl World {
-    fn deletions(&mut self, zone: &str, target: &str, since: Timestamp) -> Vec<Deletion> {
+    fn deletions(&mut self, zone: &str, targets: &[String], since: Timestamp) -> Vec<Deletion> {
         let path = format!("v2/projects/p/locations/{zone}/operations");
         let (_, page) = self.call("GET", &path, &BTreeMap::new(), None);
         let (operations, _) = operation_page(&page).unwrap();
-        operations.iter().filter_map(|one| deletion(one, target, since)).collect()
+        operations.iter().filter_map(|one| deletion(one, targets, since)).collect()
     }
 
     fn reports(

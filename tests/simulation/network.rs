@@ -326,8 +326,8 @@ impl World {
                 let found = CreateCheck { certain, ..CreateCheck::default() };
                 Input::CreateChecked { slot, began, found }
             }
-            Look::Deletions { slot, zone, since, filling } => {
-                let result = self.deletions(&filling.path(&slot), &zone, since);
+            Look::Deletions { slot, zone, since, targets } => {
+                let result = self.deletions(&targets, &zone, since);
                 Input::Deletions { slot, began, result }
             }
             Look::Checkpoints { slot, location, set_aside } => {
@@ -342,17 +342,18 @@ impl World {
     /// The delete operations on a node, newest first.
     fn deletions(
         &mut self,
-        target: &str,
+        targets: &[String],
         zone: &str,
         since: Timestamp,
     ) -> Result<Vec<Deletion>, Failure> {
         if let Some(failure) = self.read_failure() {
             return Err(failure);
         }
-        let target = format!("/locations/{zone}/{target}");
+        let ends = |target: &String| format!("/locations/{zone}/{target}");
+        let targets: Vec<String> = targets.iter().map(ends).collect();
         let is = |operation: &&Operation| {
             operation.verb == "delete"
-                && operation.target.ends_with(&target)
+                && targets.iter().any(|target| operation.target.ends_with(target))
                 && operation.created >= since
         };
         let found = self.cloud.operations.values().filter(is);

@@ -43,23 +43,25 @@ pub fn forgotten(ctx: &SlotCtx) -> Option<Decision> {
 
 /// A node that was deleted on purpose is not created again by itself.
 pub fn deleted(ctx: &SlotCtx) -> Option<Decision> {
-    let missing = ctx.condition() == Condition::Missing;
+    // After what was lost a deletion is only its end.
+    let asks = diagnose::may_be_on_purpose(ctx.record);
+    let missing = asks || ctx.condition() == Condition::Missing;
     let owed = is_asked_for(ctx) || diagnose::is_owed(ctx.record);
     if !missing || owed || ctx.slot.policy.when_missing != WhenMissing::Auto {
         return None;
     }
     if let Some(why) = &ctx.record.deleted {
-        return hold(HoldReason::Deleted, deleted_for(why, &ctx.record.name), None);
+        return hold(HoldReason::Deleted, deleted_for(ctx, why), None);
     }
-    // Looked up once before the create. After what was lost a deletion is only its end.
-    let unknown = ctx.memory.deletions.is_none() && diagnose::may_be_on_purpose(ctx.record);
-    let text = "missing: checking the zone's operations for a deliberate delete";
-    unknown.then(|| Decision::wait(text, None))
+    let text =
+        || format!("{}: checking the zone's operations for a deliberate delete", ctx.condition());
+    (asks && ctx.memory.deletions.is_none()).then(|| Decision::wait(text(), None))
 }
 
-fn deleted_for(why: &str, name: &str) -> String {
+fn deleted_for(ctx: &SlotCtx, why: &str) -> String {
+    let (condition, name) = (ctx.condition(), &ctx.record.name);
     format!(
-        "missing, and deleted on purpose: {why}. `recreate {name}` creates it again, `forget {name}` keeps it gone"
+        "{condition}, and deleted on purpose: {why}. `recreate {name}` creates it again, `forget {name}` keeps it gone"
     )
 }
 

@@ -215,12 +215,12 @@ fn standing(request: &RequestView, nodes: &[&Arc<NodeView>], spot: bool) -> Opti
         }
         // A person's doing, or a value that is not known, must not be hidden by a slice that is lost.
         RequestState::Active if nodes.iter().any(|node| is_held(node)) => None,
-        // Spot capacity that is taken back may leave the request ACTIVE for a while. Other nodes go
-        // when someone deletes them.
-        RequestState::Active if nodes.is_empty() && spot => {
-            says(Preempted, ", and its Spot node is gone")
-        }
-        RequestState::Active if nodes.is_empty() => says(Stopped, ", and its node was deleted"),
+        // Spot capacity that is taken back may leave the request ACTIVE for a while. Other nodes may come back: the
+        // service repairs them.
+        RequestState::Active if nodes.is_empty() => match spot {
+            true => says(Preempted, ", and its Spot node is gone"),
+            false => says(SliceLost, ", and its node is gone"),
+        },
         RequestState::Active => {
             let lost = lost_slices(request, nodes);
             let all = request.nodes.len();
@@ -375,7 +375,7 @@ mod tests {
             view(&request, nodes).standing.as_ref().map(|verdict| verdict.condition)
         };
         assert_eq!(condition(true, &[]), Some(Condition::Preempted));
-        assert_eq!(condition(false, &[]), Some(Condition::Stopped));
+        assert_eq!(condition(false, &[]), Some(Condition::SliceLost));
         assert_eq!(condition(true, &[node("DELETING", Some("q"))]), Some(Condition::Going));
         assert!(view(&active, &[]).not_listed);
         assert!(!view(&active, &[node("DELETING", Some("q"))]).not_listed);
@@ -453,7 +453,7 @@ mod tests {
             ),
             (vec![dead("q-0"), dead("q-1")], Preempted, "none is left"),
             (vec![ready("q-0"), of("q-1", "DELETING", json!({}))], Going, "is being deleted"),
-            (vec![], Stopped, "was deleted"),
+            (vec![], SliceLost, "is gone"),
         ] {
             let found = view(&three(false), &nodes);
             let standing = found.standing.as_ref().unwrap();
