@@ -23,10 +23,11 @@ use jiff::Timestamp;
 
 use crate::model::action::{Action, CallOutcome};
 use crate::model::ahead::{Ahead, next_id};
-use crate::model::condition::Kind;
+use crate::model::condition::{Condition, Kind};
 use crate::model::event::{CallResult, Evidence, Verb, What};
 use crate::model::filling::Filling;
 use crate::model::fleet::{Fleet, Ledger, Pending, Stray};
+use crate::model::hold::HoldReason;
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
 use crate::model::queued::{RequestState, RequestView};
@@ -35,17 +36,18 @@ use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::step::Call;
 use crate::model::time::elapsed;
+use crate::model::view::Decision;
 
 use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::listed::Listed;
 use super::moves::request_id;
 use super::turn::Turn;
-use super::{check, diagnose};
+use super::{check, diagnose, ending};
 
 /// So long before the end it is asked for.
 const ASKED_BEFORE: Duration = Duration::from_secs(3600);
-/// A create without an answer that no listing shows for so long was not carried out.
+/// What no listing has shown for so long is gone, or was never made.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// A recovery that owes a create so long before the end does not wait for it.
 pub const TAKEN_UP_BEFORE: Duration = diagnose::RUN_OUT;
@@ -66,6 +68,13 @@ fn ending(record: &SlotRecord, now: Timestamp) -> Option<Timestamp> {
 /// Whether both are one end: reads may tell it a little otherwise.
 fn is_same(one: Timestamp, other: Timestamp) -> bool {
     elapsed(one, other).max(elapsed(other, one)) < TAKEN_UP_BEFORE
+}
+
+/// The slot waits while its create is on its way: there is one call at a time (S9).
+pub fn is_sent(ctx: &SlotCtx) -> Option<Decision> {
+    let ahead = ctx.record.asked_ahead().filter(|ahead| ahead.call == Some(Call::Intended))?;
+    let text = format!("its next request {} is being sent", ahead.id);
+    ctx.memory.pending.contains(&Pending::Call).then(|| Decision::wait(text, None))
 }
 
 /// Asks for it, or leaves behind what is not wanted any longer. Returns whether the record changed.
@@ -90,6 +99,7 @@ pub fn keep(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> bool {
     let here = ctx.slot.zones.contains(&ctx.record.zone);
     let free = ctx.record.ours && here && stands && ctx.record.wanted.is_none();
     let over = diagnose::finished(ctx.record, ctx.slot) || ctx.record.released.is_some();
+    let over = over || !is_there(ctx);
     let mine = |stray: &Stray| stray.made_for() == ctx.record.name && stray.twin.is_none();
     let followed = ctx.ledger.strays.values().any(mine);
     if !free || over || followed || gates::first_hold(gates, ctx, Before::Ahead).is_some() {
@@ -99,11 +109,36 @@ pub fn keep(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> bool {
     true
 }
 
+/// S2: a recent read showed the TPU whose end it is to follow.
+fn is_there(ctx: &SlotCtx) -> bool {
+    let recent = |at: Timestamp| elapsed(at, ctx.now) <= ctx.slot.policy.max_age;
+    let read = ctx.memory.is_there && ctx.memory.last_read.is_some_and(recent);
+    use Condition::{Deleting, Going, Missing, Stopped, Unclear};
+    read && !matches!(ctx.condition(), Unclear | Missing | Stopped | Going | Deleting)
+}
+
+/// Whether a person deleted the present TPU, or the config says that nothing follows one that is gone.
+fn stays_gone(ctx: &SlotCtx) -> bool {
+    let hold = ctx.record.decision.as_ref().and_then(|decision| decision.hold);
+    let held = matches!(hold, Some(HoldReason::Deleted | HoldReason::Missing));
+    held && ctx.record.recovery.is_none()
+}
+
 /// Why what was asked for ahead is not wanted any longer.
 fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
     let record = &*ctx.record;
+    let job = ctx.slot.job.as_ref().map(JobSettings::key);
     if diagnose::finished(record, ctx.slot) {
         return Some("its job is finished".to_owned());
+    }
+    if ending::holds_recreate(record, job.clone()).is_some() {
+        return Some("its job ended early, and may be done".to_owned());
+    }
+    if stays_gone(ctx) {
+        return Some("its TPU was deleted on purpose, or is not to be created again".to_owned());
+    }
+    if ctx.now < ahead.from && ahead.ordered != job {
+        return Some("the config has another command or checkpoint by now".to_owned());
     }
     if record.released.is_some() || record.forgotten {
         return Some("its TPU is given back, or the slot is forgotten".to_owned());
@@ -178,6 +213,7 @@ fn planned(ctx: &SlotCtx, from: Timestamp) -> (Ahead, Result<NodeSpec, &'static 
         ordered: ctx.slot.job.as_ref().map(|job| job.key()),
         call: None,
         seen: None,
+        unseen: None,
         told: false,
     };
     (ahead, spec)
@@ -300,8 +336,12 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             Some(request) if is_there => shown(record, request, turn),
             Some(_) => Some("another client's queued resource has its id".to_owned()),
             None if !listed.requests_were_read(&ahead.zone) => None,
+            // A listing may lag behind.
+            None if elapsed(ahead.unseen.unwrap_or(turn.now), turn.now) < SHOWN_WITHIN => {
+                unseen(record, turn.now);
+                None
+            }
             None if ahead.seen.is_some() => Some("it is gone, not by this watchdog".to_owned()),
-            None if elapsed(ahead.asked_at, turn.now) < SHOWN_WITHIN => None,
             None => Some("no listing shows it, so it was not made".to_owned()),
         };
         if let Some(why) = came_to {
@@ -315,6 +355,13 @@ pub fn listed(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
     }
 }
 
+/// A complete listing lacks it.
+fn unseen(record: &mut SlotRecord, now: Timestamp) {
+    if let Some(ahead) = &mut record.ahead {
+        ahead.unseen.get_or_insert(now);
+    }
+}
+
 fn is_ours(record: &SlotRecord, request: &RequestView, owner: &str) -> bool {
     request.owner.as_deref() == Some(owner) && request.slot.as_ref() == Some(&record.name)
 }
@@ -325,7 +372,7 @@ fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Opt
     let ahead = record.ahead.as_mut()?;
     let (id, from) = (ahead.id.clone(), ahead.from);
     let untold = ahead.call.replace(Call::Observed) != Some(Call::Observed);
-    ahead.seen = Some((state, incarnation));
+    (ahead.seen, ahead.unseen) = (Some((state, incarnation)), None);
     let granted = matches!(request.state, RequestState::Active | RequestState::Provisioning);
     let late = elapsed(from, turn.now) >= TAKEN_UP_BEFORE;
     let tells = granted && (turn.now < from || late) && !std::mem::replace(&mut ahead.told, true);

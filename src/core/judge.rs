@@ -35,7 +35,7 @@ use super::ctx::SlotCtx;
 use super::gates::{self, Before, Gate};
 use super::turn::Turn;
 use super::{
-    amend, asked, budget, confirm, diagnose, ending, life, reads, relaunch, request, storm,
+    ahead, amend, asked, budget, confirm, diagnose, ending, life, reads, relaunch, request, storm,
 };
 
 /// An operator has to look when guest attributes that would condemn could not be read for this
@@ -55,7 +55,8 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     if !condition.is_reported() && condition != Condition::Unclear {
         stop_asking(ctx);
     }
-    if let Some(decision) = relaunch::is_sent(ctx).or_else(|| amend::is_sent(ctx)) {
+    let sent = relaunch::is_sent(ctx).or_else(|| amend::is_sent(ctx));
+    if let Some(decision) = sent.or_else(|| ahead::is_sent(ctx)) {
         return decision;
     }
     if ctx.record.wanted.is_some() && asked::applies(ctx) {
@@ -329,6 +330,26 @@ fn waits_unheard(ctx: &SlotCtx) -> Option<Decision> {
     unheard.then(|| Decision::hold(HoldReason::NoBeaconChannel, text(), None))
 }
 
+/// Machines that were made with the order to wait get the next one once their supervisors have reported: where no report can be
+/// read, nothing runs there.
+fn waits_untold(ctx: &SlotCtx) -> Option<Decision> {
+    let record = &*ctx.record;
+    let order = record.outdated_order().filter(|order| order.wait && !record.takes_orders())?;
+    let since = record.ready_since?;
+    let grace = ctx.slot.policy.grace.boot(record.size()) + UNHEARD_FOR;
+    let recent = |at: Timestamp| elapsed(at, ctx.now) <= UNHEARD_FOR;
+    let unheard = ctx.memory.answered && !ctx.memory.heard.is_some_and(recent);
+    let text = || {
+        format!(
+            "READY since {since:.0}, and its hosts wait for an order newer than that of generation {}: guest attributes are unreadable or \
+             incomplete, so it is not sent, and no job runs there. Mend them (docs/runbook.md), or `recreate {}`",
+            order.generation, record.name
+        )
+    };
+    let long = elapsed(since, ctx.now) > grace;
+    (long && unheard).then(|| Decision::hold(HoldReason::NoBeaconChannel, text(), None))
+}
+
 /// A queued resource, or the node in it, is being taken away: what follows shows when that is over.
 fn going(ctx: &SlotCtx) -> Decision {
     let (since, evidence) = (ctx.record.since, &ctx.record.verdict.evidence);
@@ -369,7 +390,7 @@ fn at_rest(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
                 span(s.healthy_for),
                 span(ctx.slot.policy.heal)
             )),
-            None => Decision::none("healthy"),
+            None => waits_untold(ctx).unwrap_or_else(|| Decision::none("healthy")),
         },
         Condition::Stopped => {
             let text = format!("{evidence}: {}", diagnose::left_alone(ctx.record));

@@ -10,6 +10,7 @@ use crate::model::action::{Poll, Reading};
 use crate::model::ahead::next_id;
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Memory};
+use crate::model::queued::RequestView;
 use crate::model::settings::SlotSettings;
 use crate::model::slot::SlotRecord;
 use crate::model::training::Named;
@@ -38,8 +39,14 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             fleet.dirty.insert(name.clone());
         }
         let mut reading = listed.reading(record, slot);
-        if let Some(why) = filled_by_another(record, slot, &listed, &fleet.settings.owner) {
-            reading = Reading::Unread(why);
+        if let (Some(slot), Some(memory)) = (slot, fleet.memory.get_mut(name)) {
+            memory.asked_by_another =
+                asked_by_another(record, slot, &listed, &fleet.settings.owner);
+            if let Some(why) = &memory.asked_by_another
+                && is_unfilled(record, slot, &listed)
+            {
+                reading = Reading::Unread(why.clone());
+            }
         }
         let trains = slot.filter(|slot| slot.filling.traits().is_job);
         if let Some(slot) = trains
@@ -76,27 +83,35 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     }
 }
 
-/// Why a slot that was never filled is not empty: another watchdog, or this one before it lost its journal, has filled the
-/// slot by the request that it had asked for ahead. A create would be a second grant.
-fn filled_by_another(
+/// What another watchdog, or this one before it lost its journal, asked for ahead of the end of a slot's capacity, and who has
+/// it. A create would be a second grant.
+fn asked_by_another(
     record: &SlotRecord,
-    slot: Option<&SlotSettings>,
+    slot: &SlotSettings,
     listed: &Listed,
     owner: &str,
 ) -> Option<String> {
-    let id = slot.map(|slot| slot.filling.id()).filter(|id| !id.is_empty())?;
-    let unfilled = record.incarnation.is_none() && record.recovery.is_none();
-    let next = listed.request(&record.zone, &next_id(id)).filter(|_| unfilled)?;
-    let theirs = next.owner.as_deref().is_some_and(|of| of != owner);
-    let same = next.slot.as_ref() == Some(&record.name);
-    let none = listed.request(&record.zone, id).is_none();
-    (theirs && same && none).then(|| {
-        format!(
-            "queued resource {0}, which another watchdog asked for ahead of the end of {id}, is there: set queued_resource = \"{0}\", then \
-             `resume {1} --adopt`",
-            next.id, record.name
-        )
-    })
+    let id = Some(slot.filling.id()).filter(|id| !id.is_empty())?;
+    let theirs = |next: &&RequestView| {
+        next.owner.as_deref().is_some_and(|of| of != owner)
+            && next.slot.as_ref() == Some(&record.name)
+    };
+    let next = next_id(id);
+    let next = slot.zones.iter().find_map(|zone| listed.request(zone, &next).filter(theirs))?;
+    Some(format!(
+        "queued resource {0}, which another watchdog asked for ahead of the end of {id}, is {1} in {2}: set queued_resource = \"{0}\", then \
+         `resume {3} --adopt`",
+        next.id,
+        next.state.as_str(),
+        next.zone,
+        record.name
+    ))
+}
+
+/// Whether a slot has never been filled, and none of its zones has its queued resource.
+fn is_unfilled(record: &SlotRecord, slot: &SlotSettings, listed: &Listed) -> bool {
+    let there = |zone: &String| listed.request(zone, slot.filling.id()).is_some();
+    record.incarnation.is_none() && record.recovery.is_none() && !slot.zones.iter().any(there)
 }
 
 /// The first slot of each lineage of a training job: one is not for two slots to submit.

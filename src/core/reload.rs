@@ -24,6 +24,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
 
 /// Applies a config.
 pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
+    takeover::named(fleet, &settings);
     let inherited = takeover::inherited(fleet, &settings);
     fleet.settings = settings.filled(&fleet.slots).filled(&fleet.left);
     for (name, (_, by)) in &inherited {

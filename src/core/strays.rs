@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::action::Reading;
+use crate::model::ahead::next_id;
 use crate::model::event::What;
 use crate::model::fleet::{Fleet, Stray};
 use crate::model::node::NodeView;
@@ -111,14 +112,19 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
         let Some(name) = name.filter(|_| owner == Some(&fleet.settings.owner)) else { continue };
         let slot = fleet.settings.slots.get(name);
         let (Some(record), Some(slot)) = (fleet.slots.get(name), slot) else { continue };
-        let is_it = slot.filling.id() == request.id;
+        let is_it = slot.filling.id() == request.id && record.zone != request.zone;
+        // One that was asked for ahead, and that lists lacked for long.
+        let is_next = next_id(slot.filling.id()) == request.id && record.asked_ahead().is_none();
         let lives = record.incarnation.is_some() || record.recovery.is_some();
         // A list that lags may show the one that was removed there before its slot went on.
         let left = record.left_behind.filter(|_| record.left_in.as_ref() == Some(&request.zone));
         let former = left.is_some_and(|(created, _)| request.created <= Some(created));
-        let late = is_it && lives && record.zone != request.zone && !(record.forgotten || former);
-        let key = Stray::key(&request.zone, name);
-        if !late {
+        let late = (is_it && lives || is_next) && !(record.forgotten || former);
+        let stray = if is_next { &request.id } else { name };
+        let key = Stray::key(&request.zone, stray);
+        let is_of = |stray: &Stray| stray.request.as_ref() == Some(&request.id);
+        let told = || fleet.ledger.strays.values().any(|of| of.zone == request.zone && is_of(of));
+        if !late || is_next && told() {
             continue;
         }
         if let Some(known) = fleet.ledger.strays.get_mut(&key) {
@@ -129,14 +135,22 @@ fn late_requests(fleet: &mut Fleet, listed: &Listed, turn: &mut Turn) {
             }
             continue;
         }
-        let why = format!("its create came when {name} was asked for in {} already", record.zone);
+        let why = match is_next {
+            true => {
+                format!("it was asked for ahead of the end of {name}'s capacity, and shows late")
+            }
+            false => {
+                format!("its create came when {name} was asked for in {} already", record.zone)
+            }
+        };
         let (id, zone) = (&request.id, &request.zone);
         turn.note(format!(
             "queued resource {id} in {zone}: {why}; it is deleted while it waits, and reported as a stray once it is granted"
         ));
-        let (zone, name) = (zone.clone(), name.clone());
+        let slot = is_next.then(|| name.clone());
+        let (zone, name) = (zone.clone(), stray.clone());
         let request = Some(request.id.clone());
-        let stray = Stray { request, ..Stray::followed(zone, name, why, turn.now) };
+        let stray = Stray { request, slot, ..Stray::followed(zone, name, why, turn.now) };
         fleet.ledger.strays.insert(key, stray);
         fleet.dirty_ledger = true;
     }
@@ -217,9 +231,9 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
     if (&stray.state, &stray.incarnation) == (&is.0, &is.1) {
         return;
     }
-    let filling = stray.filling();
+    let (filling, slot) = (stray.filling(), stray.made_for().to_owned());
     let Stray { name, zone, why, .. } = stray;
-    let forgotten = fleet.slots.get(name).is_some_and(|record| record.forgotten);
+    let forgotten = fleet.slots.get(&slot).is_some_and(|record| record.forgotten);
     let by_hand = format!("gcloud compute tpus queued-resources delete {id} --zone {zone}");
     let then = match &request.state {
         _ if request.owner.as_ref() != Some(&fleet.settings.owner) => {
@@ -231,9 +245,9 @@ fn still_asked_for(fleet: &mut Fleet, key: &str, request: &RequestView, turn: &m
         RequestState::Deleting => "it is being deleted".to_owned(),
         RequestState::Active => {
             let take = match forgotten {
-                true => format!("`retry {name}` takes it up"),
+                true => format!("`retry {slot}` takes it up"),
                 false => format!(
-                    "Have {name} in the config with queued_resource = \"{id}\" to take it up"
+                    "Have {slot} in the config with queued_resource = \"{id}\" to take it up"
                 ),
             };
             format!(

@@ -16,14 +16,14 @@ use crate::model::fleet::{Fleet, Pending, Stray};
 use crate::model::ids::RunOrder;
 use crate::model::phase::Phase;
 use crate::model::queued::RequestState;
-use crate::model::settings::{Settings, SlotSettings};
+use crate::model::settings::{JobSettings, Settings, SlotSettings};
 use crate::model::slot::SlotRecord;
 use crate::model::spec::NodeSpec;
 use crate::model::step::Call;
 
 use super::ahead::{TAKEN_UP_BEFORE, tell};
-use super::diagnose;
 use super::turn::Turn;
+use super::{diagnose, ending};
 
 /// The slots that owe a create, and for which a request waits already, go on with that one.
 pub fn hand_over(fleet: &mut Fleet, turn: &mut Turn) {
@@ -54,7 +54,8 @@ fn take_up(fleet: &mut Fleet, name: &str, turn: &mut Turn) {
     else {
         return;
     };
-    if diagnose::finished(record, slot) {
+    let job = slot.job.as_ref().map(JobSettings::key);
+    if diagnose::finished(record, slot) || ending::holds_recreate(record, job).is_some() {
         return;
     }
     let (Some(ahead), Some(recovery)) = (record.ahead.take(), record.recovery.take()) else {
@@ -142,10 +143,22 @@ fn taken_back(fleet: &mut Fleet, turn: &mut Turn) {
             ordered: record.job.ordered.clone(),
             call: Some(Call::Observed),
             seen,
+            unseen: None,
             told: false,
         });
         fleet.ledger.strays.remove(&key);
         fleet.dirty_ledger = true;
+    }
+}
+
+/// The config may name the queued resource that fills a slot by now: what comes after it is in its place, too.
+pub fn named(fleet: &mut Fleet, settings: &Settings) {
+    for (name, slot) in &settings.slots {
+        let record = fleet.slots.get_mut(name).or_else(|| fleet.left.get_mut(name));
+        let by = record.and_then(|record| record.filled_by.as_mut());
+        if let Some(by) = by.filter(|by| by.id == slot.filling.id()) {
+            by.of.clone_from(&by.id);
+        }
     }
 }
 

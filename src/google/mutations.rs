@@ -141,7 +141,7 @@ impl TpuClient {
             let job = self.submission(of, body, deadline).await;
             return job.map(Some).map_err(CallOutcome::NotSent);
         }
-        let Action::Patch { slot, zone, nodes, filling, incarnation, patch, .. } = action else {
+        let Action::Patch { slot, zone, nodes, filling, incarnation, patch, stray } = action else {
             return Ok(Some(Value::Null));
         };
         let view = self.get_node(zone, node, deadline).await.map_err(CallOutcome::NotSent)?;
@@ -172,7 +172,10 @@ impl TpuClient {
         // An answer that lacks them would take them from the node. A TPU without a job has no supervisor.
         let whole = metadata.filter(|metadata| {
             let supervised = is_supervised(metadata) || *patch == Patch::Release;
-            supervised && view.slot.as_deref() == Some(slot) && view.run.is_some()
+            // A stray may be called otherwise than the slot that it was made for.
+            let named =
+                if *stray { view.slot.is_some() } else { view.slot.as_deref() == Some(slot) };
+            supervised && named && view.run.is_some()
         });
         let Some(mut metadata) = whole.cloned() else {
             let text = "the node was read without its metadata: supervisor, owner, slot, run order";

@@ -37,6 +37,9 @@ pub struct Ahead {
     pub call: Option<Call>,
     /// Its state and identity, as last listed.
     pub seen: Option<(String, Incarnation)>,
+    /// Since when complete listings have lacked it.
+    #[serde(default)]
+    pub unseen: Option<Timestamp>,
     /// It was told that it was granted, and has not taken the slot over.
     #[serde(default)]
     pub told: bool,

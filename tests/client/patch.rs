@@ -38,17 +38,27 @@ async fn node() -> (Simulator, TpuClient, Incarnation) {
 }
 
 async fn send(client: &TpuClient, incarnation: &Incarnation, patch: Patch) -> CallOutcome {
-    let (slot, zone, incarnation) = ("a".to_owned(), ZONE.to_owned(), incarnation.clone());
+    send_to(client, ("a", false), incarnation, patch).await
+}
+
+/// To a slot's node, or a stray of this name.
+async fn send_to(
+    client: &TpuClient,
+    (name, stray): (&str, bool),
+    incarnation: &Incarnation,
+    patch: Patch,
+) -> CallOutcome {
+    let (slot, zone, incarnation) = (name.to_owned(), ZONE.to_owned(), incarnation.clone());
     client
         .carry_out(
             &Action::Patch {
-                nodes: vec![slot.clone()],
+                nodes: vec!["a".to_owned()],
                 filling: Default::default(),
                 slot,
                 zone,
                 incarnation,
                 patch,
-                stray: false,
+                stray,
             },
             || Ok(()),
         )
@@ -73,6 +83,17 @@ async fn an_order_changes_one_key_and_a_release_leaves_what_was_there_before_us(
     assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
     let own = json!({"startup-script": "#! /bin/sh\n", "team": "llm"});
     assert_eq!(metadata(&simulator), own);
+}
+
+#[tokio::test]
+async fn a_stray_that_is_called_otherwise_than_its_slot_is_told_to_wait() {
+    let (simulator, client, incarnation) = node().await;
+    let waits = Patch::Order(RunOrder { wait: true, ..order(4) });
+    let slots = send_to(&client, ("qr-next", false), &incarnation, waits.clone()).await;
+    assert!(matches!(slots, CallOutcome::NotSent(_)), "{slots:?}");
+    let outcome = send_to(&client, ("qr-next", true), &incarnation, waits).await;
+    assert!(matches!(outcome, CallOutcome::Accepted(_)), "{outcome:?}");
+    assert!(metadata(&simulator)["tpu-watchdog-run"].as_str().unwrap().contains("\"wait\":true"));
 }
 
 #[tokio::test]

@@ -13,9 +13,9 @@ use tpu_watchdog::store::sqlite::SqliteStore;
 
 use crate::world::{World, minutes};
 
-const ZONE: &str = "us-central2-b";
+pub const ZONE: &str = "us-central2-b";
 
-const CONFIG: &str = r#"
+pub const CONFIG: &str = r#"
 project = "p"
 state = "memory:"
 owner = "team"
@@ -36,10 +36,10 @@ checkpoint = "gs://bucket/a"
 on_notice = "SIGUSR1"
 "#;
 
-const TIMES: &str = "times = { create = \"4m\", delete = \"30s\", boot = \"40s\", beat = \"60s\", refusal = \"1m\" }";
+pub const TIMES: &str = "times = { create = \"4m\", delete = \"30s\", boot = \"40s\", beat = \"60s\", refusal = \"1m\" }";
 
 /// At work; it saves seldom by itself.
-fn world() -> World {
+pub fn at_work() -> World {
     let mut world = World::new(CONFIG, TIMES, Box::new(SqliteStore::in_memory().unwrap()));
     world.trains("a", 3_000);
     world.start("one");
@@ -50,7 +50,7 @@ fn world() -> World {
 
 impl World {
     /// Time goes on; never are two requests of the slot granted.
-    fn with_one_grant(&mut self, ms: i64) {
+    pub fn with_one_grant(&mut self, ms: i64) {
         for _ in 0..ms / 1_000 {
             self.run_for(1_000);
             let granted = |state: &str| ["PROVISIONING", "ACTIVE"].contains(&state);
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// The run on the slot's node of this name.
-    fn run_on(&self, node: &str) -> Option<&tpu_watchdog::simulator::things::Run> {
+    pub fn run_on(&self, node: &str) -> Option<&tpu_watchdog::simulator::things::Run> {
         self.cloud.nodes.get(&(ZONE.to_owned(), node.to_owned())).map(|node| &node.run)
     }
 
@@ -71,14 +71,14 @@ impl World {
         self.sent.iter().map(|sent| sent.method.as_str()).collect()
     }
 
-    fn request_ids(&self) -> Vec<&str> {
+    pub fn request_ids(&self) -> Vec<&str> {
         self.cloud.queued.keys().map(|(_, id)| id.as_str()).collect()
     }
 }
 
 #[test]
 fn the_next_request_waits_before_the_end_and_the_job_goes_on_from_its_last_checkpoint() {
-    let mut world = world();
+    let mut world = at_work();
     let ends_at = world.request(ZONE, "qr").unwrap().times.ends_at.expect("it is told");
     assert!(ends_at > crate::world::at(minutes(180)) && ends_at < crate::world::at(minutes(200)));
     world.with_one_grant(minutes(100));
@@ -117,7 +117,7 @@ fn the_next_request_waits_before_the_end_and_the_job_goes_on_from_its_last_check
 #[test]
 fn a_watchdog_that_dies_around_the_end_loses_none_of_it() {
     for (call, arrives) in (0..5).flat_map(|call| [(call, false), (call, true)]) {
-        let mut world = world();
+        let mut world = at_work();
         world.dies_at = Some((call, arrives));
         world.with_one_grant(minutes(215));
         let why = || format!("{call} {arrives}: {}\n{}", world.state("a"), world.log.join("\n"));
@@ -132,8 +132,8 @@ fn a_watchdog_that_dies_around_the_end_loses_none_of_it() {
 }
 
 /// At work, with its next request in the queue since half an hour.
-fn asked() -> World {
-    let mut world = world();
+pub fn asked() -> World {
+    let mut world = at_work();
     world.with_one_grant(minutes(135));
     assert_eq!(world.request_ids(), ["qr", "qr-next"], "{}", world.log.join("\n"));
     world
@@ -163,7 +163,7 @@ fn s21_a_request_ahead_that_is_not_wanted_any_longer_is_withdrawn() {
 fn l3_without_its_request_ahead_the_create_goes_on_as_after_any_other_end() {
     for what in ["a person deletes it", "its id is taken", "the TPU is lost before", "it fails"] {
         let taken = what == "its id is taken";
-        let mut world = if taken { world() } else { asked() };
+        let mut world = if taken { at_work() } else { asked() };
         let path = format!("v2/projects/p/locations/{ZONE}/queuedResources");
         match what {
             "a person deletes it" => {
@@ -338,7 +338,7 @@ fn s21_what_was_just_handed_over_is_withdrawn_with_its_slot() {
 
 #[test]
 fn s15_machines_that_were_asked_for_ahead_start_nothing_by_their_old_order() {
-    let mut world = world();
+    let mut world = at_work();
     // Hosts here have followed a newer order before: it is relied on.
     world.command(CommandKind::Relaunch { slot: "a".into() });
     world.with_one_grant(minutes(135));
@@ -358,7 +358,7 @@ fn s15_machines_that_were_asked_for_ahead_start_nothing_by_their_old_order() {
 
 #[test]
 fn a_command_that_was_changed_since_runs_on_the_next_capacity() {
-    let mut world = world();
+    let mut world = at_work();
     let job = world.settings.slots.get_mut("a").unwrap().job.as_mut().unwrap();
     job.command = Some("python3 other.py".into());
     world.reload();

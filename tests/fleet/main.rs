@@ -1,6 +1,7 @@
 //! Small fleets in virtual time: the driver over a real store and the simulated cloud.
 
 mod creation;
+mod flex_harm;
 mod flex_start;
 mod guests;
 mod jobs;

@@ -46,7 +46,8 @@ impl World {
     pub fn requests(&mut self, zone: &str) -> RequestList {
         let path = format!("v2alpha1/projects/p/locations/{zone}/queuedResources");
         let (_, page) = self.call("GET", &path, &BTreeMap::new(), None);
-        let page = answers::request_page(page, true).unwrap();
+        let mut page = answers::request_page(page, true).unwrap();
+        page.requests.retain(|request| !self.hidden.contains(&request.id));
         RequestList { requests: page.requests, unreachable: page.unreachable }
     }
 
@@ -84,7 +85,7 @@ impl World {
 
     /// Changes our part of one node's metadata, as the client does; none where the process dies at it.
     pub fn patch_one(&mut self, action: &Action, node: &str) -> Option<Result<CallOutcome, HasIt>> {
-        let Action::Patch { slot, zone, nodes, filling, incarnation, patch, .. } = action else {
+        let Action::Patch { slot, zone, nodes, filling, incarnation, patch, stray } = action else {
             unreachable!("only patches go to nodes");
         };
         let refused = |class, text: &str| Some(Ok(CallOutcome::Refused(Failure::new(class, text))));
@@ -112,7 +113,8 @@ impl World {
             let mut metadata = view.raw["metadata"].clone();
             let supervised = is_supervised(metadata.as_object().unwrap());
             let supervised = supervised || *patch == Patch::Release;
-            let whole = supervised && view.slot.as_ref() == Some(slot) && view.run.is_some();
+            let named = if *stray { view.slot.is_some() } else { view.slot.as_ref() == Some(slot) };
+            let whole = supervised && named && view.run.is_some();
             match patch {
                 Patch::Order(order) if nodes.len() > 1 && view.run.as_ref() == Some(order) => {
                     return Some(Err(HasIt));

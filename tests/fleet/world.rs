@@ -117,8 +117,10 @@ pub struct World {
     pub dies_at: Option<(usize, bool)>,
     /// The answer to the next call is lost.
     pub loses: Option<Loss>,
-    /// Nodes that lists lack, although they are there.
+    /// Nodes and requests that lists lack, although they are there.
     pub hidden: BTreeSet<String>,
+    /// Guest attributes can't be read.
+    pub deaf: bool,
     /// Regions whose training jobs can't be listed.
     pub unlisted: BTreeSet<String>,
     /// The buckets of checkpoints can't be listed.
@@ -147,6 +149,7 @@ impl World {
             dies_at: None,
             loses: None,
             hidden: BTreeSet::new(),
+            deaf: false,
             unlisted: BTreeSet::new(),
             unreadable: false,
             store,
@@ -429,6 +432,9 @@ impl World {
         node: &str,
         workers: usize,
     ) -> Result<Vec<WorkerReport>, Failure> {
+        if self.deaf {
+            return Err(Failure::new(FailureClass::Permission, "HTTP 403"));
+        }
         let path = format!("v2/projects/p/locations/{zone}/nodes/{node}:getGuestAttributes");
         let body = serde_json::json!({"queryPath": "tpu-watchdog/"});
         match self.call("POST", &path, &BTreeMap::new(), Some(body)) {

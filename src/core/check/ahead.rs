@@ -28,6 +28,9 @@ pub fn ahead(case: &Case, ahead: &Ahead, body: &Value) -> Checked {
     let ends = seen.and_then(|seen| seen.times.ends_at);
     let soon = *now < ahead.from && elapsed(*now, ahead.from).as_secs() <= BEFORE;
     rule(ends == Some(ahead.from) && soon, "S21", "its capacity does not end then")?;
+    let recent = |at| elapsed(at, *now) <= slot.policy.max_age;
+    let read = memory.is_there && memory.last_read.is_some_and(recent);
+    rule(read, "S2", "no recent read shows its TPU")?;
     let mine = |stray: &Stray| stray.made_for() == record.name && stray.twin.is_none();
     let followed = ledger.strays.values().any(mine);
     let wanted = record.ours && !record.forgotten && record.asked_ahead().is_none();

@@ -5,8 +5,10 @@ use super::*;
 use crate::core::check::{self, Case};
 use crate::model::ahead::Ahead;
 use crate::model::command::CommandKind;
+use crate::model::exit::Stuck;
 use crate::model::filling::Filling;
 use crate::model::fleet::{Pending, Stray};
+use crate::model::queued::RequestView;
 use crate::model::slot::SlotRecord;
 
 /// The slot `a` is at work on `q`, whose capacity ends in so many minutes.
@@ -20,13 +22,23 @@ fn ends_in(minutes: u64) -> Asked {
 
 /// A poll shows that end.
 fn shows_end(asked: &mut Asked, ends_at: Timestamp) {
+    shows_as(asked, ends_at, "READY");
+}
+
+/// The same, with its node in this state.
+fn shows_as(asked: &mut Asked, ends_at: Timestamp, state: &str) {
+    let (request, nodes) = of_end(asked, ends_at, state);
+    asked.lists(request, nodes);
+}
+
+/// The request with that end, and its node in this state.
+fn of_end(asked: &Asked, ends_at: Timestamp, state: &str) -> (RequestView, Vec<Arc<NodeView>>) {
     let mut raw = (*asked.request(&json!({"state": "ACTIVE"})).raw).clone();
     raw["runDuration"] = json!({"maxRunDuration": "7200s", "terminationTime": ends_at});
     let request = crate::google::answers::request(raw, true).unwrap();
     let of = "projects/p/locations/us-central2-b/queuedResources/q";
-    let raw = json!({"queuedResource": of, "createTime": asked.made()});
-    let node = Arc::new(NodeView::parse(super::node("a", raw)).unwrap());
-    asked.lists(request, vec![node]);
+    let raw = json!({"queuedResource": of, "createTime": asked.made(), "state": state});
+    (request, vec![Arc::new(NodeView::parse(super::node("a", raw)).unwrap())])
 }
 
 fn sent(asked: &Asked) -> Option<(&Filling, &Value)> {
@@ -94,6 +106,43 @@ fn s7_s21_nothing_is_asked_for_ahead_that_is_held_or_not_wanted() {
     }));
 }
 
+/// It was asked for ahead, and the call is on its way. Returns when the present capacity ends.
+fn on_its_way() -> (Asked, Timestamp) {
+    let asked = ends_in(59);
+    assert!(sent(&asked).is_some());
+    let ends_at = asked.world.fleet.slots["a"].seen.as_ref().unwrap().times.ends_at.unwrap();
+    (asked, ends_at)
+}
+
+#[test]
+fn s23_the_request_ahead_of_a_job_that_may_be_done_is_withdrawn() {
+    let (mut asked, ends_at) = on_its_way();
+    asked.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    asked.world.fleet.slots.get_mut("a").unwrap().job.stuck = Some(Stuck::EndedEarly);
+    shows_end(&mut asked, ends_at);
+    let stray = &asked.world.fleet.ledger.strays[&Stray::key(ZONE, "q-next")];
+    assert!(stray.why.ends_with("its job ended early, and may be done"), "{}", stray.why);
+}
+
+#[test]
+fn s9_a_tpu_that_is_lost_while_its_next_request_is_being_sent_waits_for_the_answer() {
+    let (mut asked, ends_at) = on_its_way();
+    for _ in 0..4 {
+        shows_as(&mut asked, ends_at, "PREEMPTED");
+        assert!(asked.world.actions.is_empty(), "{:?}", asked.world.actions);
+        let reason = &asked.world.fleet.slots["a"].decision.as_ref().unwrap().reason;
+        assert_eq!(reason, "its next request q-next is being sent");
+    }
+    asked.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    let (request, nodes) = of_end(&asked, ends_at, "PREEMPTED");
+    asked.is_read(&request, &nodes);
+    assert!(
+        matches!(asked.world.actions[..], [Action::Delete { .. }]),
+        "{:?}",
+        asked.world.fleet.slots["a"].decision
+    );
+}
+
 #[test]
 fn the_checker_refuses_requests_ahead_that_no_plan_may_send() {
     type Change<'a> = &'a dyn Fn(&mut Fleet, &mut Ahead, &mut Value);
@@ -126,6 +175,15 @@ fn the_checker_refuses_requests_ahead_that_no_plan_may_send() {
         }),
         Err("S9")
     );
+    assert_eq!(
+        verdict(&|fleet, _, _| fleet.memory.get_mut("a").unwrap().is_there = false),
+        Err("S2"),
+        "it was gone when it was last read"
+    );
+    let long_ago = |fleet: &mut Fleet, _: &mut Ahead, _: &mut Value| {
+        fleet.memory.get_mut("a").unwrap().last_read = Some(Timestamp::UNIX_EPOCH);
+    };
+    assert_eq!(verdict(&long_ago), Err("S2"));
     let early = Duration::from_secs(3700);
     let later = |at: Timestamp| after(at, early);
     assert_eq!(verdict(&|_, ahead, _| ahead.from = later(ahead.from)), Err("S21"));
@@ -164,7 +222,7 @@ fn s21_a_slot_whose_journal_is_lost_does_not_ask_for_a_second_grant() {
             "state": {"state": "ACTIVE"}, "tpu": {"nodeSpec": [spec]},
         });
         let request = crate::google::answers::request(raw, true).unwrap();
-        for _ in 0..20 {
+        for _ in 0..60 {
             asked.is_listed(&request, &[]);
             if asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })) {
                 let reading = Reading::Absent;
@@ -176,10 +234,14 @@ fn s21_a_slot_whose_journal_is_lost_does_not_ask_for_a_second_grant() {
                 return None;
             }
         }
-        Some(asked.world.fleet.slots["a"].decision.clone().unwrap().reason)
+        let record = &asked.world.fleet.slots["a"];
+        let by = record.filled_by.as_ref().map(|by| by.id.clone());
+        Some((record.decision.clone().unwrap().reason, by))
     };
-    let reason = listed("of the lost journal").expect("nothing is sent");
-    assert!(reason.contains("set queued_resource = \"q-next\""), "{reason}");
+    let (reason, by) = listed("of the lost journal").expect("nothing is sent");
+    assert!(by.is_none() && reason.contains("set queued_resource = \"q-next\""), "{reason}");
+    // One of this journal, which had lost sight of it, fills its slot.
     let own = Asked::unsent().world.fleet.settings.owner.clone();
-    assert_eq!(listed(&own), None, "one of this journal is none of another's");
+    let (reason, by) = listed(&own).expect("nothing is sent");
+    assert_eq!(by.as_deref(), Some("q-next"), "{reason}");
 }
