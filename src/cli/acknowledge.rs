@@ -63,7 +63,10 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
                 record(slot).and_then(|record| asked_for(record).or_else(|| record.ungranted()));
             let paused = record(slot).is_some_and(|record| holds(record.paused.as_ref(), now))
                 || holds(stored.ledger.paused.as_ref(), now);
-            forgotten(slot, *purge, (asked, paused), &why)
+            let there = record(slot).is_some_and(|record| {
+                record.incarnation.is_some() && asked.is_none() && !record.traits().is_job
+            });
+            forgotten(slot, *purge, (asked, paused), &why) + if there { STAYS } else { "" }
         }
         CommandKind::Recreate { slot, incarnation } => recreated(slot, incarnation.as_ref(), &why),
         CommandKind::Relaunch { slot } => {
@@ -98,6 +101,9 @@ fn waits_on(record: &SlotRecord) -> Option<String> {
         "\n  its request keeps waiting and may be granted ({id}); withdraw it: tpu-watchdog resume {slot}, then tpu-watchdog forget {slot}"
     ))
 }
+
+/// Of a TPU that is there.
+const STAYS: &str = "\n  its TPU keeps running and is billed; the watchdog leaves it alone";
 
 fn forgotten(slot: &str, purge: bool, (asked, paused): (Option<&str>, bool), why: &str) -> String {
     let kept = if purge { "are dropped" } else { "are kept for 30 days" };

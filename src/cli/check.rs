@@ -7,6 +7,7 @@ use super::table::fleet;
 use super::{ConfigFile, Outcome, load, print, screen};
 use crate::config::{self, Config};
 use crate::model::settings::{JobSettings, SlotSettings};
+use crate::model::spec::REQUEST_KEY;
 use crate::model::time::span;
 use crate::report::access::is_loopback;
 use crate::resource::training::{body, possible};
@@ -21,7 +22,7 @@ pub fn check(at: &ConfigFile) -> Outcome {
     let jobs = tpus.iter().filter(|slot| slot.job.is_some()).count();
     let with = match (tpus.len(), jobs) {
         (0, _) => String::new(),
-        (_, 0) => ", no [tpu.job] to start again".to_owned(),
+        (_, 0) => ", without a [tpu.job]: only the TPU is recreated".to_owned(),
         (all, jobs) if all == jobs => ", each TPU with a [tpu.job]".to_owned(),
         (_, jobs) => format!(", {jobs} of the TPUs with a [tpu.job]"),
     };
@@ -76,7 +77,29 @@ fn habits(config: &Config) -> Vec<String> {
             span(AN_EVENT)
         ));
     }
+    let names: Vec<&str> = config
+        .settings
+        .slots
+        .values()
+        .filter(|slot| is_endless(slot))
+        .map(|slot| slot.name.as_str())
+        .collect();
+    if !names.is_empty() {
+        notes.push(format!(
+            "{}: flex-start without max_run: where the API does not show the end of the capacity, nothing is asked for ahead of it, and on_notice is not \
+             sent; set max_run = \"24h\" (7d at most)",
+            names.join(", ")
+        ));
+    }
     notes
+}
+
+/// Whether it asks for flex-start capacity and not for how long.
+fn is_endless(slot: &SlotSettings) -> bool {
+    let around = slot.create.fields.get(REQUEST_KEY);
+    around.is_some_and(|of| {
+        of["provisioningModel"] == "FLEX_START" && of["runDuration"]["maxRunDuration"].is_null()
+    })
 }
 
 /// Habits of jobs that end badly later.
@@ -88,7 +111,8 @@ fn job_notes(slots: &BTreeMap<String, SlotSettings>) -> Vec<String> {
         let named = jobs().filter(|(slot, job)| command(job).is_some_and(|text| is(slot, &text)));
         named.map(|(slot, _)| slot.name.clone()).collect::<Vec<_>>()
     };
-    let bare = of(&|slot, _| slot.create.startup_script.is_none());
+    let in_image = |slot: &SlotSettings| slot.job.as_ref().is_some_and(|job| job.image.is_some());
+    let bare = of(&|slot, _| slot.create.startup_script.is_none() && !in_image(slot));
     if !bare.is_empty() {
         notes.push(format!(
             "{}: a command and no startup_script. A recreated TPU has an empty boot disk: all that the command needs must come from the TPU's \
@@ -169,6 +193,26 @@ mod tests {
             assert!(short.starts_with("a: a grace of policy.grace is shorter"), "{grace}: {short}");
             assert_eq!(notes(&format!("{grace} = \"120s\"")), "", "{grace}");
         }
+    }
+
+    #[test]
+    fn flex_start_without_an_end_and_a_bare_command_are_noted() {
+        let notes = |create: &str, job: &str| {
+            let text = format!(
+                "project = \"p\"\n[[tpu]]\nname = \"a\"\nzone = \"us-central2-b\"\nqueued_resource = \"q\"\n[tpu.create]\nprovisioning_model = \"flex-start\"\n{create}\n\
+                 [tpu.job]\ncommand = \"train\"\n{job}\n"
+            );
+            let config = config::parse(std::path::Path::new("c.toml"), &text, &|_| None).unwrap();
+            let mut notes = habits(&config);
+            notes.extend(job_notes(&config.settings.slots));
+            notes.join("; ")
+        };
+        let bare = notes("", "");
+        assert!(
+            bare.contains("a: flex-start without max_run") && bare.contains("empty boot disk"),
+            "{bare}"
+        );
+        assert_eq!(notes("max_run = \"24h\"", "image = \"i:1\""), "");
     }
 
     #[test]

@@ -62,16 +62,26 @@ fn after_the_end(slot: &SlotView) -> String {
     }
 }
 
+/// The machines that fill it: how many of which type, and by which request.
+fn machines(slot: &SlotView) -> (&'static str, String) {
+    let kind = slot.accelerator.as_deref().filter(|name| !name.is_empty()).unwrap_or("TPU");
+    let kind = slot.slices.map_or_else(|| kind.to_owned(), |slices| format!("{slices} x {kind}"));
+    let queued = match (slot.kind.as_str(), &slot.request) {
+        ("queued_resource", Some(request)) => format!(", queued resource {}", request.name),
+        ("queued_resource", None) => ", a queued resource".to_owned(),
+        _ => String::new(),
+    };
+    let spot = if slot.spot { ", Spot" } else { "" };
+    let what = if slot.is_job() { "Machine" } else { "TPU" };
+    (what, format!("{kind} in {}{spot}{queued}", slot.zone))
+}
+
 /// The facts, by label.
 fn facts(slot: &SlotView, now: Timestamp) -> Vec<(&'static str, String)> {
     let ago = |at: Timestamp| {
         format!("{} ({} ago)", at.strftime("%F %H:%M:%S UTC"), span(elapsed(at, now)))
     };
-    let kind = slot.accelerator.as_deref().filter(|name| !name.is_empty()).unwrap_or("TPU");
-    let queued = if slot.kind == "queued_resource" { ", a queued resource" } else { "" };
-    let spot = if slot.spot { ", Spot" } else { "" };
-    let what = if slot.is_job() { "Machine" } else { "TPU" };
-    let mut all = vec![(what, format!("{kind} in {}{spot}{queued}", slot.zone))];
+    let mut all = vec![machines(slot)];
     if let Some(incarnation) = &slot.incarnation {
         all.push(("Id", format!("{}, created {}", incarnation.id, ago(incarnation.created))));
     }

@@ -62,9 +62,47 @@ pub async fn explain(at: &ConfigFile, args: &ExplainArgs) -> Outcome {
                 )
             });
             Err(Failed::Work(format!(
-                "{text:?} is no slot, hold, condition, step, alert, or error text that is known; give the whole line of the error{unread}"
+                "{text:?} is no slot, hold, condition, step, alert, or error text that is known{}{unread}",
+                hint(&text)
             )))
         }
+    }
+}
+
+/// The meaning of a word of the API or of this program that is neither a hold nor a condition.
+fn word(name: &str) -> Option<Meaning> {
+    let (means, next) = match name {
+        "suspended" => (
+            "The queued resource has ended: Google took its capacity back, its flex-start time is over, or a user suspended it.",
+            "Nothing if the service ended it: it is deleted and asked for again. One that a user suspended is held: `status SLOT` says which.",
+        ),
+        "stray" | "strays" | "orphan" | "orphans" => (
+            "A TPU or a queued resource that the watchdog asked for and that no slot owns now.",
+            "`status` names each with its reason; `tpu-watchdog sweep NAME --yes` deletes one.",
+        ),
+        "flex_start" => (
+            "Capacity that starts when there is some and ends by itself, 7 days later at most.",
+            "The recipe is in docs/recipes.md.",
+        ),
+        _ => return None,
+    };
+    Some(Meaning { means, next })
+}
+
+/// The next step where a text is not known word for word.
+fn hint(text: &str) -> &'static str {
+    let text = text.to_lowercase();
+    let mentions = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    if mentions(&["quota", "limit", "resource_exhausted"]) {
+        return ". It mentions a quota or a limit: see gcloud beta quotas info list --service tpu.googleapis.com --project PROJECT, and \
+                tpu-watchdog sweep for what holds quota and serves no slot";
+    }
+    if mentions(&["permission", "denied", "forbidden"]) {
+        return ". It mentions a permission: run tpu-watchdog doctor";
+    }
+    match text.contains(' ') {
+        true => "; give the whole line of the error",
+        false => "; words are defined in docs/concepts.md",
     }
 }
 
@@ -83,7 +121,6 @@ fn named(text: &str) -> Vec<(String, Meaning)> {
         "restarting" | "reimaging" => "starting",
         "unknown" => "failed_repair",
         "waiting_for_resources" | "provisioning" | "accepted" => "waiting",
-        "suspended" => "preempted",
         "suspending" => "going",
         "failed" => "request_failed",
         other => other,
@@ -101,6 +138,7 @@ fn named(text: &str) -> Vec<(String, Meaning)> {
         (backoff, ", of a TPU whose create is refused"),
         (phase, ", as a step of a recovery"),
         (steps::standing(&name), ""),
+        (word(&name), ""),
     ];
     let found: Vec<_> = all.into_iter().filter_map(|(of, kind)| Some((of?, kind))).collect();
     let several = found.len() > 1;
@@ -222,10 +260,35 @@ mod tests {
         assert_eq!(heads("waiting").len(), 2, "{:?}", heads("waiting"));
         assert_eq!(heads("missing").len(), 2, "{:?}", heads("missing"));
         assert_eq!(heads("deleting").len(), 3, "{:?}", heads("deleting"));
-        for word in ["removing", "gone", "launched", "not found", "specification", "protected"] {
+        for word in [
+            "suspended",
+            "stray",
+            "flex-start",
+            "removing",
+            "gone",
+            "launched",
+            "not found",
+            "specification",
+            "protected",
+        ] {
             assert_eq!(heads(word), [word]);
         }
         assert!(heads("what is this").is_empty());
+    }
+
+    #[test]
+    fn a_text_that_is_not_known_has_a_next_step_by_its_subject() {
+        for (text, next) in [
+            (
+                "You have reached PreemptibleTPUV5sLitepodPerProjectPerZoneForTPUAPI limit",
+                "a quota",
+            ),
+            ("The caller does not have permission", "tpu-watchdog doctor"),
+            ("gibberish", "docs/concepts.md"),
+            ("some line of a log", "the whole line"),
+        ] {
+            assert!(hint(text).contains(next), "{text}: {}", hint(text));
+        }
     }
 
     #[test]

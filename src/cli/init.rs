@@ -15,6 +15,7 @@ use super::table::plural;
 use super::{ConfigFile, Failed, Outcome, doctor, plan, wire};
 use crate::config;
 use crate::model::node::{NodeState, NodeView};
+use crate::model::queued::{RequestState, RequestView};
 use crate::report::sentence::Tone;
 
 /// One listing of a whole project.
@@ -32,7 +33,7 @@ pub struct InitArgs {
     /// Only the TPUs of this zone.
     #[arg(long, default_value = "-")]
     zone: String,
-    /// A TPU to watch, by name; may be repeated.
+    /// A TPU or queued resource to watch, by name; may be repeated.
     #[arg(long, value_name = "NAME")]
     tpu: Vec<String>,
     /// The checkpoint location; with several TPUs, each gets a folder of its name below it.
@@ -57,7 +58,9 @@ struct Found {
     kind: String,
     slices: usize,
     ready: bool,
-    /// The queued resource that it belongs to.
+    /// Its state, as the API says it.
+    state: String,
+    /// The queued resource that it belongs to, or is.
     request: Option<String>,
     /// Why a recovery would not save it.
     not: Option<&'static str>,
@@ -108,6 +111,10 @@ pub async fn init(args: &InitArgs, config: Option<&Path>) -> Outcome {
         args.output.display(),
         plural(chosen.len(), "TPU")
     ));
+    if chosen.len() > 1 && !checkpoint.is_empty() {
+        let text = "Each TPU got its own folder of checkpoints, by its name. If a job saves elsewhere, correct its `checkpoint` before `run`.\n\n";
+        screen::print(text);
+    }
     let at = ConfigFile::find(Some(args.output.clone()));
     screen::print(&paint(HEAD, "doctor: is everything a recovery needs in place?\n"));
     let sound = doctor::doctor(&at, &doctor::DoctorArgs::default()).await;
@@ -132,11 +139,19 @@ async fn look(args: &InitArgs, project: &str) -> Result<Vec<Found>, Failed> {
     let list = clients.tpu.list_nodes(&args.zone, Instant::now() + LISTED_WITHIN).await;
     let list =
         list.map_err(|why| Failed::Work(format!("the TPUs of {project} can't be listed: {why}")))?;
-    Ok(found(&list.nodes))
+    let requests = clients.tpu.list_requests(&args.zone, Instant::now() + LISTED_WITHIN).await;
+    let requests = requests.map(|list| list.requests).unwrap_or_else(|why| {
+        screen::print(&format!(
+            "queued resources that wait are not shown: they can't be listed ({why})\n"
+        ));
+        Vec::new()
+    });
+    Ok(found(&list.nodes, &requests))
 }
 
-/// A slot for each of these nodes; one for all nodes of a multislice, which has its request's name.
-fn found(nodes: &[Arc<NodeView>]) -> Vec<Found> {
+/// A slot for each of these nodes; one for all nodes of a multislice, which has its request's name; and one for each queued
+/// resource that waits.
+fn found(nodes: &[Arc<NodeView>], requests: &[RequestView]) -> Vec<Found> {
     let mut all: Vec<Found> = Vec::new();
     for node in nodes {
         let request = node.queued_resource.as_deref().and_then(last_part);
@@ -155,9 +170,31 @@ fn found(nodes: &[Arc<NodeView>]) -> Vec<Found> {
             kind: node.accelerator.clone(),
             slices: 1,
             ready,
+            state: node.state.as_str().to_owned(),
             request,
             not: node.is_v1.then_some("made by API v1: can't be replaced"),
         });
+    }
+    let over = |of: &RequestView| {
+        use RequestState::{Deleting, Failed, Suspended, Suspending};
+        matches!(of.state, Deleting | Failed | Suspended | Suspending)
+    };
+    let has_node = |of: &RequestView, all: &[Found]| {
+        all.iter().any(|found| found.zone == of.zone && found.request.as_ref() == Some(&of.id))
+    };
+    for request in requests.iter().filter(|request| !over(request)) {
+        if !has_node(request, &all) {
+            all.push(Found {
+                name: request.id.clone(),
+                zone: request.zone.clone(),
+                kind: request.accelerator.clone(),
+                slices: request.nodes.len().max(1),
+                ready: false,
+                state: request.state.as_str().to_owned(),
+                request: Some(request.id.clone()),
+                not: None,
+            });
+        }
     }
     all
 }
@@ -178,8 +215,11 @@ fn show(found: &[Found]) {
             }),
             cells: vec![tpu.name.clone(), kind(tpu), tpu.zone.clone()],
             text: {
-                let state = tpu.not.unwrap_or(if tpu.ready { "READY" } else { "not READY" });
-                let of = |id| format!(", of the queued resource {id}");
+                let state = tpu.not.unwrap_or(&tpu.state);
+                let of = |id: &String| match *id == tpu.name {
+                    true => ", a queued resource".to_owned(),
+                    false => format!(", of the queued resource {id}"),
+                };
                 format!("{state}{}", tpu.request.as_ref().map(of).unwrap_or_default())
             },
         })
@@ -214,7 +254,8 @@ fn choose<'a>(args: &InitArgs, found: &'a [Found], asks: bool) -> Result<Vec<&'a
     };
     let of = |name: &String| {
         let unknown = || no_such("TPU", name, found.iter().map(|tpu| &tpu.name));
-        found.iter().find(|tpu| tpu.name == *name).ok_or_else(unknown)
+        let by_request = || found.iter().find(|tpu| tpu.request.as_ref() == Some(name));
+        found.iter().find(|tpu| tpu.name == *name).or_else(by_request).ok_or_else(unknown)
     };
     let chosen: Vec<&Found> = names.iter().map(of).collect::<Result<_, _>>()?;
     if chosen.is_empty() {

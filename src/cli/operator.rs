@@ -219,9 +219,12 @@ pub async fn recreate(at: &ConfigFile, args: &RecreateArgs) -> Outcome {
     let is_job = record.is_some_and(|record| record.traits().is_its_peoples);
     let sure = is_job || args.incarnation.is_some() || (args.yes && std::io::stdin().is_terminal());
     if let Some(present) = present.as_ref().filter(|_| healthy && !sure) {
+        let how = match args.yes {
+            true => "--yes counts only on a terminal; here name the TPU",
+            false => "Say which TPU is meant, or --yes on a terminal",
+        };
         return Err(Failed::Config(format!(
-            "{0} is healthy, and recreating it ends what runs there. Say which TPU is meant: --incarnation {1}, or --yes on a terminal; \
-             nothing was done",
+            "{} is healthy, and recreating it ends what runs there. {how}: --incarnation {}; nothing was done",
             args.slot, present.id
         )));
     }

@@ -20,6 +20,7 @@ use crate::driver::message::Mode;
 use crate::google::tpu::TpuClient;
 use crate::model::action::NodeList;
 use crate::model::condition::Condition;
+use crate::model::filling::Filling;
 use crate::model::settings::Settings;
 use crate::model::view::{Acting, SlotView, StatusDocument};
 use crate::report::sentence;
@@ -160,11 +161,17 @@ async fn name_the_others(document: &mut StatusDocument, config: &Config, tpu: &T
             zones.insert(slot.zone.clone(), listed.map(names));
         }
         let Some(Some(names)) = zones.get(&slot.zone) else { continue };
-        let text = proposal::never_seen(&slot.name, &slot.zone, names);
-        let made = slot.protected;
-        if !made {
-            slot.unprotected_reason = Some(text.clone());
+        let settings = config.settings.slots.get(&slot.name);
+        let what = settings.map_or_else(String::new, |slot| match &slot.filling {
+            Filling::QueuedResource(id) => format!("queued resource {id}"),
+            _ => format!("TPU {}", slot.name),
+        });
+        if slot.protected {
+            slot.warnings.push(proposal::to_be_made(&what, &slot.zone));
+            continue;
         }
+        let text = proposal::never_seen(&slot.name, &slot.zone, names);
+        slot.unprotected_reason = Some(text.clone());
         slot.warnings.push(text);
     }
 }

@@ -259,6 +259,13 @@ fn recreate(lost: &IfLost, width: Option<usize>) -> String {
     text
 }
 
+/// A TPU that is not there yet, and that the config describes.
+pub fn to_be_made(what: &str, zone: &str) -> String {
+    format!(
+        "{what} is not in {zone} yet: the watchdog asks for it as [tpu.create] says, after grace.missing"
+    )
+}
+
 /// A TPU that is not there and never was: what is there, and which one may be meant.
 pub fn never_seen(name: &str, zone: &str, there: &[String]) -> String {
     let there: Vec<&str> = there.iter().map(String::as_str).collect();

@@ -191,8 +191,15 @@ fn release_refused(record: &SlotRecord) -> Option<Refused> {
         None => format!("{name} has no TPU now"),
         Some(_) if record.ours => return None,
         Some(_) => {
+            if let Some(other) = record.seen.as_ref().and_then(|seen| seen.other_owner.as_ref()) {
+                let text = format!(
+                    "the TPU of {name} carries the keys of another watchdog ({other}): take it over first (resume {name} --adopt), then \
+                     release {name}"
+                );
+                return Some(Refused::Wrong(text));
+            }
             format!(
-                "the watchdog did not create the TPU of {name}, so nothing of it is to be taken out"
+                "the watchdog did not create the TPU of {name}, so its metadata has nothing to remove"
             )
         }
     };

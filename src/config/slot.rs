@@ -161,7 +161,7 @@ fn filling(c: &mut Check, key: &str, raw: &RawTpu) -> Filling {
             ("create.max_run", create.max_run.is_some()),
         ] {
             if given {
-                let why = "is of a queued resource alone; set queued_resource = \"ID\", or remove the key";
+                let why = "works only with a queued resource; set queued_resource = \"ID\", or remove the key";
                 c.wrong(&k(name), why);
             }
         }
@@ -171,7 +171,9 @@ fn filling(c: &mut Check, key: &str, raw: &RawTpu) -> Filling {
     // The API's own rule for an id.
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"_.~+%-".contains(&b);
     if id.is_empty() || !id.bytes().all(fits) {
-        let text = format!("{id:?} is not the id of a queued resource: letters, digits and _.~+%-");
+        let text = format!(
+            "{id:?} is not the id of a queued resource: letters, digits and _.~+%-; of a full name write the last part"
+        );
         c.wrong(&k("queued_resource"), text);
     }
     Filling::QueuedResource(id)
@@ -335,7 +337,7 @@ fn flex_start(c: &mut Check, key: &str, raw: &RawCreate, around: &mut Value) {
             [("spot", raw.spot), ("preemptible", raw.preemptible), ("reserved", raw.reserved)];
         let named = ("reservation", raw.reservation.as_ref().map(|_| true));
         for (name, _) in chosen.iter().chain([&named]).filter(|(_, value)| *value == Some(true)) {
-            c.wrong(&k(name), "and flex-start are different capacity; keep one of them");
+            c.wrong(&k(name), "and flex-start exclude each other; keep one of them");
         }
     }
     let Some(lasts) = raw.max_run else { return };
@@ -343,7 +345,7 @@ fn flex_start(c: &mut Check, key: &str, raw: &RawCreate, around: &mut Value) {
     if !flexible {
         c.wrong(
             &k("max_run"),
-            "is of flex-start capacity alone; set provisioning_model = \"flex-start\"",
+            "works only with flex-start; set provisioning_model = \"flex-start\"",
         );
     } else if lasts > RUN_MOST {
         c.wrong(&k("max_run"), "flex-start capacity lasts 7 days at most; write \"7d\" or less");

@@ -49,7 +49,7 @@ pub fn slot(
     let known = [("keep", Keep), ("spot", Spot), ("standard", Standard), ("flex_start", flexible)];
     let strategy = c.one_of(&k("strategy"), raw.strategy.as_deref(), &known, Keep);
     if raw.max_wait.is_some() && strategy != flexible {
-        c.wrong(&k("max_wait"), "is of flex-start capacity alone; set strategy = \"flex_start\"");
+        c.wrong(&k("max_wait"), "works only with flex-start; set strategy = \"flex_start\"");
     }
     let known = of_name.or(create.as_ref().map(JobKind::of));
     let restart_study = raw.restart_study == Some(true);

@@ -42,12 +42,36 @@ fn unknown(rest: &str) -> String {
         .filter(|(how, _)| *how >= ALIKE)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let meant = alike.map_or(String::new(), |(_, other)| format!("; did you mean `{other}`?"));
+    let meant = elsewhere(name, &allowed).map_or(meant, |text| format!("; {text}."));
     let list = match allowed.as_slice() {
         [] => String::new(),
         all => format!(" Keys here: {}", all.join(", ")),
     };
     let end = if meant.is_empty() { "." } else { "" };
     format!("unknown key `{name}`{meant}{end}{list}")
+}
+
+/// Where a key belongs that people look for in another place, or its name here.
+fn elsewhere(name: &str, allowed: &[&str]) -> Option<&'static str> {
+    let of_create = [
+        "accelerator_type",
+        "runtime_version",
+        "spot",
+        "reserved",
+        "nodes",
+        "max_run",
+        "provisioning_model",
+    ];
+    match name {
+        "slices" | "node_count" | "num_slices" if allowed.contains(&"nodes") => {
+            Some("write nodes = 2, the number of slices")
+        }
+        // The table of a slot.
+        _ if allowed.contains(&"queued_resource") && of_create.contains(&name) => {
+            Some("it belongs under [tpu.create]")
+        }
+        _ => None,
+    }
 }
 
 /// The forms of a value that has several.
@@ -106,6 +130,19 @@ mod tests {
             told,
             "unknown key `chekpoint`; did you mean `checkpoint`? Keys here: command, checkpoint"
         );
+    }
+
+    #[test]
+    fn a_key_of_another_table_or_tool_is_told_with_its_place_or_name() {
+        let of_slot =
+            plainly("tpu[0]", "unknown field `spot`, expected one of `name`, `queued_resource`");
+        assert!(
+            of_slot.starts_with("unknown key `spot`; it belongs under [tpu.create]."),
+            "{of_slot}"
+        );
+        let of_create =
+            plainly("tpu[0].create", "unknown field `slices`, expected one of `spot`, `nodes`");
+        assert!(of_create.contains("write nodes = 2, the number of slices"), "{of_create}");
     }
 
     #[test]

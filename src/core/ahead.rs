@@ -47,7 +47,7 @@ use super::{check, diagnose, ending};
 
 /// So long before the end it is asked for.
 const ASKED_BEFORE: Duration = Duration::from_secs(3600);
-/// What no listing has shown for so long is gone, or was never made.
+/// A request that no listing has shown for so long is gone, or was never made.
 const SHOWN_WITHIN: Duration = Duration::from_secs(10 * 60);
 /// A recovery that owes a create so long before the end does not wait for it.
 pub const TAKEN_UP_BEFORE: Duration = diagnose::RUN_OUT;

@@ -83,8 +83,8 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
     }
 }
 
-/// What another watchdog, or this one before it lost its journal, asked for ahead of the end of a slot's capacity, and who has
-/// it. A create would be a second grant.
+/// The request that another watchdog, or this one before it lost its journal, made ahead of the end of a slot's capacity. A
+/// create would be a second grant.
 fn asked_by_another(
     record: &SlotRecord,
     slot: &SlotSettings,

@@ -11,6 +11,7 @@ mod codes;
 mod commands;
 mod cure;
 mod effects;
+mod emptied;
 mod endings;
 mod finished;
 mod gates;

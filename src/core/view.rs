@@ -215,6 +215,7 @@ fn slot(fleet: &Fleet, record: &SlotRecord, now: Timestamp) -> SlotView {
             .filter(|slot| slot.job.is_some() || slot.filling.traits().is_job)
             .map(|slot| job(record, slot)),
         accelerator: seen.map(|s| s.accelerator.clone()),
+        slices: seen.map(|s| s.members.len()).filter(|slices| *slices > 1),
         drift: match (settings, &record.spec) {
             (Some(settings), Some(spec)) => spec.drift(&settings.create),
             _ => Vec::new(),

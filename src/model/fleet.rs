@@ -337,7 +337,7 @@ pub struct Memory {
     pub asked_in_poll: u64,
     /// When a GET was last asked for by a recovery.
     pub looked_at: Option<Timestamp>,
-    /// What another watchdog asked for ahead of the end of its capacity, as the last lists show it.
+    /// The request that another watchdog made ahead of the end of its capacity, as the last lists show it.
     pub asked_by_another: Option<String>,
     /// The end of its training job, as a GET showed it: lists show what lives.
     pub ended: Option<Arc<NodeView>>,

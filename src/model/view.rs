@@ -284,6 +284,9 @@ pub struct SlotView {
     pub job: Option<JobView>,
     /// Accelerator type.
     pub accelerator: Option<String>,
+    /// The number of slices of a multislice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slices: Option<usize>,
     /// The keys that the next recreate would change against the learned specification.
     pub drift: Vec<String>,
     /// First symptom of the present trouble.

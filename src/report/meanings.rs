@@ -176,7 +176,8 @@ const HOLDS: &[(HoldReason, Meaning)] = &[
         HoldReason::Backoff,
         says(
             "The last call was refused or failed, and the next one waits for its time.",
-            "Nothing: `status` says when. When capacity is missing, more zones in `zones` help.",
+            "Nothing if capacity or quota is missing: `status` says when it is tried again; more zones in `zones` help. If the API refuses a \
+             field, a permission or the billing, mend what the text names, reload, then `retry SLOT`.",
         ),
     ),
     (

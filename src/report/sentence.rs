@@ -141,10 +141,10 @@ fn state(slot: &SlotView) -> (Tone, &'static str) {
     if slot.pause.is_some() {
         return (Tone::Off, "paused");
     }
-    if is_unknown(slot) {
+    let hold = slot.hold.as_deref();
+    if is_unknown(slot) && hold != Some(HoldReason::Forgotten.name()) {
         return (Tone::Unprotected, "not found");
     }
-    let hold = slot.hold.as_deref();
     let held = |reason: HoldReason| hold == Some(reason.name());
     let chosen = [HoldReason::OptedOut, HoldReason::Forgotten, HoldReason::Stopped];
     if let Some(reason) = chosen.into_iter().find(|reason| held(*reason)) {
@@ -394,5 +394,23 @@ mod tests {
         assert_eq!(since(slot), given);
         slot.pause = None;
         assert_eq!(since(slot), slot.since);
+    }
+
+    #[test]
+    fn a_slot_that_was_never_seen_and_is_forgotten_says_so() {
+        let text = include_str!("../../tests/snapshots/document.json");
+        let mut document: StatusDocument = serde_json::from_str(text).unwrap();
+        let now = document.observed_at.unwrap();
+        let slot = &mut document.tpus[0];
+        (slot.accelerator, slot.incarnation, slot.phase) = (None, None, None);
+        (slot.condition, slot.protected) = (Condition::Missing, false);
+        assert_eq!(sentence(slot, now).word, "not found");
+        let why = "`forget` called it off; `retry a` wants it again";
+        slot.hold = Some(HoldReason::Forgotten.name().to_owned());
+        (slot.unprotected_by, slot.unprotected_by_choice) = (slot.hold.clone(), true);
+        (slot.reason, slot.unprotected_reason) = (why.to_owned(), Some(why.to_owned()));
+        let told = sentence(slot, now);
+        assert_eq!(told.word, "forgotten");
+        assert!(!told.text.is_empty(), "{told:?}");
     }
 }

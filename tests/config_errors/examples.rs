@@ -92,7 +92,7 @@ fn every_recipe_is_a_config_that_is_accepted() {
         let whole = job.is_some_and(|job| job.command.is_some() && job.checkpoint.is_some());
         assert!(whole, "{text}");
     }
-    assert_eq!(blocks.len(), 7);
+    assert_eq!(blocks.len(), 10);
 }
 
 /// The reference of the config, as a page: each table of config/full.toml, whose keys and defaults

@@ -261,6 +261,19 @@ fn init_writes_a_config_for_the_tpus_that_are_there_and_never_over_one() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(text.contains("watchdog.toml is fine"), "{text}");
+    // A queued resource that waits has no node yet, and is chosen by its id.
+    rig.simulator.with(|cloud| {
+        let body =
+            serde_json::json!({"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base"});
+        cloud.grant("us-central2-b", "waits", "n", body.as_object().unwrap());
+        cloud.queued.values_mut().for_each(|queued| queued.state = "WAITING_FOR_RESOURCES");
+        cloud.nodes.remove(&("us-central2-b".into(), "n".into()));
+    });
+    let (_, text) = init(&["--project", "p", "--tpu", "waits", "--output", "waits.toml"]);
+    assert!(text.contains("WAITING_FOR_RESOURCES, a queued resource"), "{text}");
+    let written = std::fs::read_to_string(folder.path().join("waits.toml")).unwrap();
+    assert!(written.contains("queued_resource = \"waits\""), "{written}");
+    rig.simulator.with(|cloud| cloud.queued.clear());
     // Without a place of checkpoints the job's table is there to be filled in.
     let (code, text) = init(&["--project", "p", "--yes", "--output", "bare.toml"]);
     assert!(code == 0, "{code}: {text}");

@@ -6,8 +6,11 @@ use super::judged::CREATE_CHECKED_FOR;
 use crate::core::ctx::Subject;
 use crate::core::{diagnose, ending, location};
 use crate::model::condition::{Condition, Kind};
+use crate::model::failure::FailureClass;
 use crate::model::filling::Filling;
 use crate::model::hold::HoldReason;
+use crate::model::phase::Phase;
+use crate::model::recovery::Recovery;
 use crate::model::settings::{JobSettings, WhenMissing};
 use crate::model::slot::SlotRecord;
 use crate::model::time::{elapsed, span};
@@ -56,7 +59,7 @@ impl Obstacle {
 type Check = fn(Subject) -> Option<Obstacle>;
 
 /// All of them, in the order of the gates.
-const ALL: [(&str, Check); 15] = [
+const ALL: [(&str, Check); 16] = [
     ("paused", paused),
     ("opted_out", opted_out),
     ("forgotten", forgotten),
@@ -70,6 +73,7 @@ const ALL: [(&str, Check); 15] = [
     ("study", study),
     ("attempts", attempts),
     ("checkpoints", checkpoints),
+    ("create_backoff", refused),
     ("create_check", create_check),
     ("dry_run", dry_run),
 ];
@@ -167,6 +171,26 @@ fn missing(subject: Subject) -> Option<Obstacle> {
         }
         _ => None,
     }
+}
+
+/// The API refuses its create for a reason that waiting does not end; it is tried again all the same.
+fn refused(subject: Subject) -> Option<Obstacle> {
+    use FailureClass::{ApiDisabled, BadRequest, Billing, ClosedQueue, NotFound, Permission};
+    let tries = |of: &&Recovery| matches!(of.phase(), Phase::Gone | Phase::Creating);
+    let recovery = subject.record.recovery.as_ref().filter(tries)?;
+    // One that shows by now was made.
+    subject.record.incarnation.is_none().then_some(())?;
+    let (class, text) = recovery.refusal.as_ref()?;
+    let stays =
+        matches!(class, ApiDisabled | BadRequest | Billing | ClosedQueue | NotFound | Permission);
+    let why = || {
+        format!(
+            "the API refuses its create ({}): {text}. Mend [tpu.create], the permission or the project, then `retry {}`",
+            class.name(),
+            subject.record.name
+        )
+    };
+    stays.then(|| Obstacle::new(HoldReason::Backoff, why()))
 }
 
 /// S23: its job may be done.

@@ -7,7 +7,6 @@ use super::*;
 use crate::model::command::CommandKind;
 use crate::model::ids::RunOrder;
 use crate::model::queued::RequestView;
-use crate::model::settings::WhenMissing;
 use crate::model::view::ActionName;
 
 fn provisioning() -> Value {
@@ -51,7 +50,7 @@ impl Asked {
         self.asks_within(240)
     }
 
-    fn decision(&self) -> (ActionName, Option<HoldReason>, String) {
+    pub fn decision(&self) -> (ActionName, Option<HoldReason>, String) {
         let decision = self.world.fleet.slots["a"].decision.clone().unwrap();
         (decision.action, decision.hold, decision.reason)
     }
@@ -342,66 +341,6 @@ fn l9_the_reason_of_a_request_is_kept_when_a_read_lags_behind_its_delete() {
     let (_, hold, reason) = asked.decision();
     assert_eq!(hold, Some(HoldReason::RequestRefused), "{reason}");
     assert!(!asked.asks_again(), "the queue is closed");
-}
-
-#[test]
-fn a_request_whose_node_is_gone_is_replaced_after_grace_slice_unless_it_was_deleted_on_purpose() {
-    /// After how many half minutes the request is deleted that is ACTIVE without its node.
-    fn deleted_after(asked: &mut Asked) -> Option<u32> {
-        let active = asked.request(&json!({"state": "ACTIVE"}));
-        (1..=180).find(|_| {
-            asked.lists(active.clone(), vec![]);
-            is_delete(&asked.world.actions)
-        })
-    }
-    let polls = deleted_after(&mut granted().0);
-    assert!(polls.is_some_and(|polls| (60..=66).contains(&polls)), "{polls:?}");
-    // The zone's operations name whoever deleted it.
-    let (mut asked, _, _) = granted();
-    let at = asked.world.now;
-    asked.world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at }]);
-    assert_eq!(deleted_after(&mut asked), None);
-    let (_, hold, reason) = asked.decision();
-    assert_eq!(hold, Some(HoldReason::Deleted), "{reason}");
-    assert!(reason.contains("(operation 9). `recreate a` replaces it"), "{reason}");
-    let incarnation = asked.world.fleet.slots["a"].incarnation.clone();
-    asked.command(CommandKind::Recreate { slot: "a".into(), incarnation });
-    assert!(deleted_after(&mut asked).is_some(), "{:?}", asked.decision());
-    // What the config says about absence holds inside a request, too.
-    for (policy, hold) in
-        [(WhenMissing::Hold, Some(HoldReason::Missing)), (WhenMissing::Create, None)]
-    {
-        let (mut asked, _, _) = granted();
-        let slot = asked.world.fleet.settings.slots.get_mut("a").unwrap();
-        slot.policy.when_missing = policy;
-        asked.world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at }]);
-        assert_eq!(deleted_after(&mut asked).is_none(), hold.is_some(), "{policy:?}");
-        assert_eq!(asked.decision().1, hold);
-    }
-}
-
-#[test]
-fn s4_a_listing_that_lacks_the_node_of_a_request_says_nothing_before_a_get_says_so_too() {
-    let (mut asked, request, made) = granted();
-    let nodes = [of_q(&made, json!({}))];
-    let condition = |asked: &Asked| asked.world.fleet.slots["a"].verdict.condition;
-    asked.is_listed(&request, &[]);
-    assert_eq!(condition(&asked), Condition::Unclear);
-    assert!(asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })));
-    asked.is_read(&request, &nodes);
-    assert_eq!(condition(&asked), Condition::Healthy);
-    // The next gap in a listing is confirmed once more, and a read of it is enough.
-    asked.is_listed(&request, &[]);
-    assert_eq!(condition(&asked), Condition::Unclear);
-    asked.is_read(&request, &[]);
-    assert_eq!(condition(&asked), Condition::SliceLost);
-    asked.is_listed(&request, &[]);
-    assert_eq!(condition(&asked), Condition::SliceLost);
-    assert!(!asked.world.looks.iter().any(|look| matches!(look, Look::Node { .. })));
-    // The next process has nothing to tell.
-    asked.world.fleet.memory.clear();
-    asked.is_listed(&request, &[]);
-    assert_eq!(condition(&asked), Condition::SliceLost);
 }
 
 /// A node of the request `q`.
