@@ -285,7 +285,7 @@ pub struct SlotView {
     /// Accelerator type.
     pub accelerator: Option<String>,
     /// The number of slices of a multislice.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub slices: Option<usize>,
     /// The keys that the next recreate would change against the learned specification.
     pub drift: Vec<String>,

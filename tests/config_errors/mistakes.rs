@@ -123,7 +123,7 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 85] = [
     (
         "[tpu.create]\nnodes = 2",
         "w.toml:6: tpu[0].create.nodes:",
-        "is of a queued resource alone; set queued_resource",
+        "works only with a queued resource; set queued_resource",
     ),
     (
         "queued_resource = \"q\"\n[tpu.create]\nnodes = 0",
@@ -133,7 +133,7 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 85] = [
     (
         "[tpu.create]\nprovisioning_model = \"flex-start\"",
         "w.toml:6: tpu[0].create.provisioning_model:",
-        "is of a queued resource alone; set queued_resource",
+        "works only with a queued resource; set queued_resource",
     ),
     (
         "queued_resource = \"q\"\n[tpu.create]\nprovisioning_model = \"spot\"",
@@ -153,7 +153,7 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 85] = [
     (
         "queued_resource = \"q\"\n[tpu.create]\nprovisioning_model = \"flex-start\"\nspot = true",
         "w.toml:8: tpu[0].create.spot:",
-        "different capacity",
+        "exclude each other",
     ),
     (
         "[tpu.create]\nboot_disk_gb = 0",
@@ -334,7 +334,7 @@ pub const AFTER_A_SLOT: [(&str, &str, &str); 85] = [
     (
         "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nmax_wait = \"1h\"",
         "w.toml:8: vertex_job[0].max_wait:",
-        "is of flex-start capacity alone",
+        "works only with flex-start",
     ),
     (
         "[[vertex_job]]\nregion = \"us-central1\"\ndisplay_name = \"v\"\nnext_machine = [\"m\", \"m\"]",

@@ -208,7 +208,9 @@ impl World {
             let has = |record: &&SlotRecord| {
                 let same = record.request.as_deref().is_none_or(|request| request == id);
                 let ahead = record.asked_ahead().is_some_and(|ahead| ahead.id == id);
-                record.zone == zone && (same && record.incarnation.is_some() || ahead)
+                // It took the place of another one a moment ago, and was not read yet.
+                let filled = record.filled_by.as_ref().is_some_and(|by| by.id == id);
+                record.zone == zone && (same && (record.incarnation.is_some() || filled) || ahead)
             };
             let strays = &self.fleet().ledger.strays;
             let told = |key: &str| {
