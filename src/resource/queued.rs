@@ -6,6 +6,7 @@
 pub mod ahead;
 pub mod body;
 pub mod reading;
+mod slices;
 
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@ mod guests;
 mod jobs;
 mod moments;
 mod multislice;
+mod people;
 mod phases;
 mod process;
 mod queues;

@@ -249,7 +249,7 @@ impl World {
 fn plays((form, standing, command, hindrance): Case) -> Result<(), String> {
     let mut world = world(form);
     world.bring(form, standing);
-    let before = world.made_at();
+    let (before, harmed) = (world.made_at(), world.cloud.harmed_unseen);
     match hindrance {
         Hindrance::Nothing => {}
         Hindrance::Death(at, arrives) => world.dies_at = Some((at, arrives)),
@@ -275,6 +275,13 @@ fn plays((form, standing, command, hindrance): Case) -> Result<(), String> {
         let grants = world.grants();
         if grants.len() > 1 {
             return told(&world, format!("{grants:?}"));
+        }
+        // An operator's recreate means what is at work, too.
+        if world.cloud.harmed_unseen > harmed + u32::from(command == "recreate") {
+            return told(&world, "it was at work, and was deleted".into());
+        }
+        if let Some(refused) = world.log.iter().find(|line| line.contains("safety check")) {
+            return told(&world, refused.clone());
         }
     }
     if let Some(wrong) = world.wrong(standing, command) {

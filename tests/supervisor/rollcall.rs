@@ -224,6 +224,25 @@ fn s22_the_hosts_of_all_slices_take_one_roll_call() {
 }
 
 #[test]
+fn s22_a_slice_whose_metadata_does_not_name_the_others_yet_does_not_start_alone() {
+    let work = tempfile::tempdir().unwrap();
+    let Some(host) = worker_0(work.path()) else { return };
+    let mut first: serde_json::Value = serde_json::from_str(&order(None).text()).unwrap();
+    first["slices"] = 2.into();
+    host.metadata("tpu-watchdog-run", &first.to_string());
+    for env in ["", "ACCELERATOR_TYPE: 'v4-32'\n"] {
+        host.metadata("tpu-env", env);
+        host.power_cycle(&[]);
+        let waits = "setup_failed: tpu-env names 1 slices of 2, or not which one this is";
+        host.wait("it waits", || host.phase() == waits);
+        assert!(!work.path().join("tries").exists());
+    }
+    host.metadata("tpu-env", &multislice(0));
+    host.wait("it calls", || host.phase() == "roll_call: not heard from: 1 2 3 4 5 6 7");
+    assert!(!work.path().join("tries").exists());
+}
+
+#[test]
 fn a_host_of_a_later_slice_calls_the_first_slice_and_has_a_number_of_its_own() {
     let work = tempfile::tempdir().unwrap();
     let Some(host) = worker_0(work.path()) else { return };

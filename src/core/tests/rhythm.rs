@@ -236,6 +236,13 @@ fn auto_graces_follow_the_size_of_the_slice() {
     );
     let boot = |hosts| minutes(graces.boot(size(hosts, false)));
     assert_eq!([1, 8, 9, 64, 65].map(boot), [10, 10, 20, 20, 40]);
+    let slice = |spot| minutes(graces.slice(Size { spot, ..Size::default() }));
+    assert_eq!([slice(false), slice(true)], [30, 10]);
+    let provision = |of: &str, slices| minutes(graces.provision(of, slices));
+    assert_eq!(
+        [provision("v6e-8", 1), provision("v6e-16", 1), provision("v6e-8", 2)],
+        [45, 120, 120]
+    );
     let given = Grace { maintenance: Some(Duration::from_secs(60)), ..graces };
     assert_eq!(minutes(given.maintenance(size(64, true))), 1, "what is written counts");
 }

@@ -58,7 +58,7 @@ flags() {
 order() {
   local run generation; run=$(attribute tpu-watchdog-run) || return 1
   generation=$(generation_in "$run"); [[ -n $generation ]] || return 1
-  GENERATION=$generation
+  GENERATION=$generation ORDERED_SLICES=$(sed -n 's/.*"slices":\([0-9]*\).*/\1/p' <<<"$run")
   flags "$run"
   CHECKPOINT_PATH=$(sed -n 's/.*"checkpoint":"\([^"]*\)".*/\1/p' <<<"$run")
   # As the job sees it, where the location is mounted.

@@ -13,13 +13,15 @@ tried() { local n=''; { read -r n <"$MEMORY.try.$GENERATION" || read -r n <"$STA
 count_try() { echo "$1" >"$MEMORY.try.$GENERATION"; keep "$STATE/try.$GENERATION" "$1"; }
 # megascale KEY: what the metadata of a multislice says, in lines such as MEGASCALE_NUM_SLICES: '2', from which JAX reads it too.
 megascale() { sed -n "s/^MEGASCALE_$1: *['\"]\{0,1\}\([^'\"[:space:]]*\).*/\1/p" "$MEMORY.tpu-env" | head -n 1; }
-# find_slice: which of how many slices this host is in, and the address of the first one's worker 0.
+# find_slice: which of how many slices this host is in, and the address of the first one's worker 0. The first order of a multislice says how
+# many there are: one slice alone must not start because its tpu-env comes late.
 find_slice() {
   SLICES=1 SLICE=0 LEADER=''
-  fetch tpu-env "$MEMORY.tpu-env" || return 0
+  fetch tpu-env "$MEMORY.tpu-env" || { ((${ORDERED_SLICES:-1} == 1)); return; }
   SLICES=$(megascale NUM_SLICES) SLICE=$(megascale SLICE_ID) LEADER=$(megascale COORDINATOR_ADDRESS)
   LEADER=${LEADER%:*}
-  { [[ $SLICES =~ ^[1-9][0-9]{0,3}$ ]] && ((SLICES > 1)); } || { SLICES=1 SLICE=0; return 0; }
+  { [[ $SLICES =~ ^[1-9][0-9]{0,3}$ ]] && ((SLICES > 1)); } || { SLICES=1 SLICE=0; ((${ORDERED_SLICES:-1} == 1)); return; }
+  ((${ORDERED_SLICES:-$SLICES} == SLICES)) || return
   [[ $SLICE =~ ^(0|[1-9][0-9]{0,3})$ && -n $LEADER ]] && ((SLICE < SLICES))
 }
 # find_hosts: how many there are, and worker 0's address: each is `name:uid:address`, or a bare name. The hosts of all slices take one

@@ -42,7 +42,7 @@ until WORKER=$(attribute agent-worker-number) && [[ $WORKER =~ ^[0-9]+$ ]]; do
   echo "setup_failed: this host has no agent-worker-number yet" >"$PHASE"; sleep "$PAUSE"
 done
 until find_slice; do
-  echo "setup_failed: tpu-env names $SLICES slices, and not which one this is" >"$PHASE"; sleep "$PAUSE"
+  echo "setup_failed: tpu-env names $SLICES slices${ORDERED_SLICES:+ of $ORDERED_SLICES}, or not which one this is" >"$PHASE"; sleep "$PAUSE"
 done
 HOST=$WORKER BEGAN=$(uptime)
 # In a multislice it follows from the number of hosts.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::slices::{name_nodes, tell_slices};
 use crate::model::node::NodeView;
 use crate::model::queued::RequestView;
 use crate::model::spec::{REQUEST_KEY, SLICES_KEY};
@@ -163,7 +164,9 @@ pub fn create_body(specification: &Value, parent: &str, node: &str, alpha: bool)
         // v2alpha1 takes a Spot request without a model for a STANDARD one.
         around.entry("provisioningModel").or_insert_with(|| json!("SPOT"));
     }
-    name_nodes(&mut spec, around.remove(SLICES_KEY), node, alpha);
+    let slices = around.remove(SLICES_KEY);
+    tell_slices(&mut body, slices.as_ref());
+    name_nodes(&mut spec, slices, node, alpha);
     spec.insert("parent".into(), json!(parent));
     spec.insert("node".into(), Value::Object(body));
     around.insert("tpu".into(), json!({"nodeSpec": [spec]}));
@@ -231,21 +234,6 @@ pub(super) fn lasts(policy: &Value) -> Option<Duration> {
 fn has_workload(spec: &Map<String, Value>) -> bool {
     let mut known = SEVERAL.iter().filter_map(|key| spec.get(*key));
     known.any(|many| many.get(WORKLOAD).is_some())
-}
-
-/// The ids of the nodes: one, or the prefix of `count`, in the field of the version that is asked.
-fn name_nodes(spec: &mut Map<String, Value>, count: Option<Value>, node: &str, alpha: bool) {
-    let known = SEVERAL.iter().find_map(|key| spec.remove(*key));
-    let Some(count) = count.filter(|count| count.as_i64().is_some_and(|count| count > 1)) else {
-        spec.entry("nodeId").or_insert_with(|| json!(node));
-        return;
-    };
-    spec.remove("nodeId");
-    let mut many = known.unwrap_or_else(|| json!({"nodeIdPrefix": node}));
-    if let Some(many) = many.as_object_mut() {
-        many.insert("nodeCount".into(), count);
-    }
-    spec.insert(SEVERAL[usize::from(alpha)].into(), many);
 }
 
 #[cfg(test)]
