@@ -64,7 +64,10 @@ pub fn done(command: &Command, stored: &Stored, now: Timestamp) -> String {
             let paused = record(slot).is_some_and(|record| holds(record.paused.as_ref(), now))
                 || holds(stored.ledger.paused.as_ref(), now);
             let there = record(slot).is_some_and(|record| {
-                record.incarnation.is_some() && asked.is_none() && !record.traits().is_job
+                let stands = record.recovery.as_ref().is_none_or(|of| of.phase().stands());
+                let ready = record.seen.as_ref().is_some_and(|seen| seen.ready);
+                let gone = record.incarnation.is_none() || record.is_gone();
+                ready && stands && !gone && asked.is_none() && !record.traits().is_job
             });
             forgotten(slot, *purge, (asked, paused), &why) + if there { STAYS } else { "" }
         }

@@ -15,7 +15,7 @@ use super::table::plural;
 use super::{ConfigFile, Failed, Outcome, doctor, plan, wire};
 use crate::config;
 use crate::model::node::{NodeState, NodeView};
-use crate::model::queued::{RequestState, RequestView};
+use crate::model::queued::RequestView;
 use crate::report::sentence::Tone;
 
 /// One listing of a whole project.
@@ -161,6 +161,9 @@ fn found(nodes: &[Arc<NodeView>], requests: &[RequestView]) -> Vec<Found> {
             whole.is_some() && found.request == request && found.zone == node.zone
         };
         if let Some(slot) = all.iter_mut().find(same) {
+            if !ready {
+                slot.state = node.state.as_str().to_owned();
+            }
             (slot.slices, slot.ready) = (slot.slices + 1, slot.ready && ready);
             continue;
         }
@@ -175,14 +178,10 @@ fn found(nodes: &[Arc<NodeView>], requests: &[RequestView]) -> Vec<Found> {
             not: node.is_v1.then_some("made by API v1: can't be replaced"),
         });
     }
-    let over = |of: &RequestView| {
-        use RequestState::{Deleting, Failed, Suspended, Suspending};
-        matches!(of.state, Deleting | Failed | Suspended | Suspending)
-    };
     let has_node = |of: &RequestView, all: &[Found]| {
         all.iter().any(|found| found.zone == of.zone && found.request.as_ref() == Some(&of.id))
     };
-    for request in requests.iter().filter(|request| !over(request)) {
+    for request in requests.iter().filter(|request| !request.state.is_over()) {
         if !has_node(request, &all) {
             all.push(Found {
                 name: request.id.clone(),

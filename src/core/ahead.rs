@@ -118,10 +118,13 @@ fn is_there(ctx: &SlotCtx) -> bool {
 }
 
 /// Whether a person deleted the present TPU, or the config says that nothing follows one that is gone.
-fn stays_gone(ctx: &SlotCtx) -> bool {
+fn stays_gone(ctx: &SlotCtx, is_awaited: bool) -> bool {
     let hold = ctx.record.decision.as_ref().and_then(|decision| decision.hold);
     let held = matches!(hold, Some(HoldReason::Deleted | HoldReason::Missing));
-    held && ctx.record.recovery.is_none()
+    // Nodes alone may be made again.
+    let gone = ctx.condition() == Condition::Missing;
+    let long = elapsed(ctx.record.since, ctx.now) >= ctx.slot.policy.grace.slice(ctx.record.size());
+    held && ctx.record.recovery.is_none() && (gone || long || is_awaited)
 }
 
 /// Why what was asked for ahead is not wanted any longer.
@@ -134,7 +137,7 @@ fn unwanted(ctx: &SlotCtx, ahead: &Ahead) -> Option<String> {
     if ending::holds_recreate(record, job.clone()).is_some() {
         return Some("its job ended early, and may be done".to_owned());
     }
-    if stays_gone(ctx) {
+    if stays_gone(ctx, ahead.is_awaited(ctx.now, TAKEN_UP_BEFORE)) {
         return Some("its TPU was deleted on purpose, or is not to be created again".to_owned());
     }
     if ctx.now < ahead.from && ahead.ordered != job {
@@ -386,10 +389,8 @@ fn shown(record: &mut SlotRecord, request: &RequestView, turn: &mut Turn) -> Opt
         );
         turn.tell(record, What::Note, text);
     }
-    use RequestState::{Deleting, Failed, Suspended, Suspending};
-    let ended = matches!(request.state, Failed | Suspended | Suspending | Deleting);
     let error = request.error.as_deref().unwrap_or("the API gives no reason");
-    ended.then(|| format!("it is {state}: {error}"))
+    request.state.is_over().then(|| format!("it is {state}: {error}"))
 }
 
 /// It is not asked for again before that end.

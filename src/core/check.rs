@@ -171,7 +171,8 @@ impl Checker {
             let elsewhere = stray.zone != record.zone || stray.filling() != slot.filling;
             stray.made_for() == record.name && stray.request.is_some() && elsewhere
         };
-        let alone = !ledger.strays.values().any(asked) && record.asked_ahead().is_none();
+        let others = record.asked_ahead().is_some() || record.asked_by_another.is_some();
+        let alone = !ledger.strays.values().any(asked) && !others;
         rule(alone, "S21", "another queued resource of the slot may still be granted")?;
         rule(!(settings.dry_run || is_held(case)), "S7", "dry run, opted out or paused")?;
         let recovery = record.recovery.as_ref();

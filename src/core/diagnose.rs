@@ -128,7 +128,11 @@ fn emptied(
     }
     // Spot capacity that is taken back is told by its request, or by the node itself.
     let spot = standing.condition == Condition::Preempted;
+    let unknown = !record.ours && record.ready_since.is_none();
     let (why, hold) = match (slot.policy.when_missing, &record.deleted) {
+        (WhenMissing::Auto, None) if !spot && unknown => {
+            ("no node of it was ever seen".to_owned(), HoldReason::Deleted)
+        }
         (WhenMissing::Hold, None) if !spot => {
             ("when_missing = \"hold\"".to_owned(), HoldReason::Missing)
         }
@@ -140,6 +144,15 @@ fn emptied(
         standing.evidence, record.name
     );
     Some(Verdict::held(Condition::Stopped, text, hold))
+}
+
+/// A former version held such a queued resource as one that a person had emptied, and promised not to touch it.
+pub fn keep_a_former_hold(record: &mut SlotRecord) {
+    let emptied = record.seen.as_ref().is_some_and(|seen| seen.not_listed);
+    let stopped = record.verdict.condition == Condition::Stopped && record.verdict.hold.is_none();
+    if emptied && stopped {
+        record.deleted.get_or_insert_with(|| "a former version held it as deleted".to_owned());
+    }
 }
 
 /// Whether a delete that was noticed inside a queued resource came to nothing, or was a preemption that showed as one first.
@@ -402,6 +415,12 @@ pub fn lived(seen: &Seen) -> bool {
     (seen.ready || seen.creating || seen.stopped) && !ends
 }
 
+/// Whether a TPU that is gone was there before: alive, or as a queued resource that had lost its nodes already, which Google's
+/// own two steps of deleting one do first.
+pub fn was_there(seen: &Seen) -> bool {
+    lived(seen) || seen.not_listed && !seen.spot
+}
+
 /// Whether the absence of a TPU, or of the nodes of a queued resource that is ACTIVE, may be a person's wish: who deleted it is
 /// looked up.
 pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
@@ -409,7 +428,7 @@ pub fn may_be_on_purpose(record: &SlotRecord) -> bool {
         return false;
     };
     match record.verdict.condition {
-        Condition::Missing => lived(seen),
+        Condition::Missing => was_there(seen),
         Condition::SliceLost => seen.not_listed,
         _ => false,
     }

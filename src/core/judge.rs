@@ -26,6 +26,7 @@ use crate::model::exit::Stuck;
 use crate::model::filling::Deletable;
 use crate::model::fleet::Pending;
 use crate::model::hold::HoldReason;
+use crate::model::settings::WhenMissing;
 use crate::model::time::span;
 use crate::model::time::{after, elapsed};
 use crate::model::view::{ActionName, Decision};
@@ -102,6 +103,13 @@ pub fn judge(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) -> Decision {
     confirm(ctx, kind, gates, turn)
 }
 
+/// Whether a person may have deleted it: who did is asked first, and that is no sickness of the fleet.
+fn may_be_deleted(ctx: &SlotCtx) -> bool {
+    let asks = ctx.slot.policy.when_missing == WhenMissing::Auto;
+    let known = ctx.memory.deletions.is_some() && ctx.record.deleted.is_none();
+    asks && diagnose::may_be_on_purpose(ctx.record) && !known
+}
+
 /// Every gate is open: a GET confirms what is condemned, or what its job is relaunched for.
 fn confirm(ctx: &mut SlotCtx, kind: Kind, gates: &[Gate], turn: &mut Turn) -> Decision {
     let (condition, evidence) = (ctx.condition(), ctx.record.verdict.evidence.clone());
@@ -170,6 +178,7 @@ pub fn count(ctx: &mut SlotCtx, gates: &[Gate], turn: &mut Turn) {
         && graced(ctx, Kind::Judged).is_none()
         && excused(ctx).is_none()
         && !has_old_reports(ctx)
+        && !may_be_deleted(ctx)
         && diagnose::is_still_reported(ctx.record, ctx.slot, ctx.ledger, ctx.now)
     {
         storm::gust(ctx, turn);

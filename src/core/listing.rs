@@ -39,10 +39,13 @@ pub fn polled(fleet: &mut Fleet, poll: Poll, turn: &mut Turn) {
             fleet.dirty.insert(name.clone());
         }
         let mut reading = listed.reading(record, slot);
-        if let (Some(slot), Some(memory)) = (slot, fleet.memory.get_mut(name)) {
-            memory.asked_by_another =
-                asked_by_another(record, slot, &listed, &fleet.settings.owner);
-            if let Some(why) = &memory.asked_by_another
+        if let Some(slot) = slot.filter(|slot| all_requests_were_read(slot, &listed)) {
+            let theirs = asked_by_another(record, slot, &listed, &fleet.settings.owner);
+            if record.asked_by_another != theirs {
+                record.asked_by_another = theirs;
+                fleet.dirty.insert(name.clone());
+            }
+            if let Some(why) = &record.asked_by_another
                 && is_unfilled(record, slot, &listed)
             {
                 reading = Reading::Unread(why.clone());
@@ -95,6 +98,7 @@ fn asked_by_another(
     let theirs = |next: &&RequestView| {
         next.owner.as_deref().is_some_and(|of| of != owner)
             && next.slot.as_ref() == Some(&record.name)
+            && !next.state.is_over()
     };
     let next = next_id(id);
     let next = slot.zones.iter().find_map(|zone| listed.request(zone, &next).filter(theirs))?;
@@ -106,6 +110,11 @@ fn asked_by_another(
         next.zone,
         record.name
     ))
+}
+
+/// Whether each zone of a slot tells all its requests: one list that fails says nothing of them.
+fn all_requests_were_read(slot: &SlotSettings, listed: &Listed) -> bool {
+    slot.zones.iter().all(|zone| listed.requests_were_read(zone))
 }
 
 /// Whether a slot has never been filled, and none of its zones has its queued resource.

@@ -1,17 +1,20 @@
 //! What was looked up once before something is decided: whether a create could follow (S20), and who
 //! deleted a node that is missing.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use crate::model::event::What;
 use crate::model::failure::{Failure, FailureClass};
-use crate::model::fleet::Fleet;
+use crate::model::fleet::{Fleet, Memory};
 use crate::model::lookup::{CreateCheck, Deletion};
+use crate::model::node::NodeView;
 use crate::model::time::elapsed;
 
 use super::diagnose;
+use super::identity::Source;
 use super::turn::Turn;
 
 /// A delete that was accepted this close to one of ours without an answer is ours.
@@ -48,6 +51,23 @@ pub fn create_checked(
     // Of the journal: `status` shows what is held for it, and the next process need not ask at once.
     record.create_check = Some((began.min(turn.now), found));
     fleet.dirty.insert(slot.to_owned());
+}
+
+/// A node that is there ends what was known of its absence. Who deleted it is looked up again when
+/// it disappears once more: that may be on purpose.
+pub fn is_present(memory: &mut Memory, shown: Option<&Arc<NodeView>>, source: Source) {
+    let was_emptied = memory.emptiness_confirmed;
+    let emptied = shown.is_some_and(|view| view.not_listed);
+    let there = shown.is_some() && !emptied;
+    let confirmed = memory.emptiness_confirmed || source == Source::Get;
+    memory.emptiness_confirmed = confirmed && emptied;
+    memory.is_there = there;
+    memory.absence_confirmed &= shown.is_none();
+    // Another question, once the request is gone as well.
+    memory.deletions.take_if(|_| there || emptied != was_emptied);
+    if there {
+        memory.deletions_unread = 0;
+    }
 }
 
 /// So often are the operations of a zone asked for, a poll apart, before a TPU that is missing counts as

@@ -36,6 +36,10 @@ pub fn made_again(record: &mut SlotRecord, view: &NodeView, settings: &Settings,
         again.join(", ")
     );
     record.deleted = None;
+    if view.standing.is_none() {
+        // None is lost any longer, and how long they were is not held against the new ones.
+        record.suspicion = None;
+    }
     record.ready_since = (view.state == NodeState::Ready).then_some(turn.now);
     let slot = settings.slots.get(&record.name);
     let job = &mut record.job;

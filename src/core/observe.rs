@@ -28,8 +28,8 @@ use super::identity::{Source, become_incarnation, shows_the_past};
 use super::suspicion::{set_verdict, settled, suspect};
 use super::turn::Turn;
 use super::{
-    amend, answers, confirm, diagnose, ended, learning, machines, pool, readback, relaunch,
-    request, settle,
+    amend, answers, confirm, diagnose, ended, learning, lookups, machines, pool, readback,
+    relaunch, request, settle,
 };
 
 /// A delete of ours of a slot that was called off is seen within this time.
@@ -72,7 +72,7 @@ pub fn observe(
     if shown.is_some_and(|view| shows_the_past(record, view, began, slot.policy.max_age)) {
         return;
     }
-    is_present(memory, shown, source);
+    lookups::is_present(memory, shown, source);
     let before = std::mem::replace(&mut memory.shown, shown.map(|view| view.fingerprint));
     if let Some(view) = shown.filter(|_| before != memory.shown) {
         notice_deletion(record, view, &fleet.ledger, &mut fleet.dirty, turn.now);
@@ -122,21 +122,6 @@ fn tell_differences(record: &SlotRecord, differs: &[String], turn: &mut Turn) {
             differs.join(", ")
         );
         turn.tell(record, What::Note, text);
-    }
-}
-
-/// A node that is there ends what was known of its absence. Who deleted it is looked up again when
-/// it disappears once more: that may be on purpose.
-fn is_present(memory: &mut Memory, shown: Option<&Arc<NodeView>>, source: Source) {
-    let emptied = shown.is_some_and(|view| view.not_listed);
-    let there = shown.is_some() && !emptied;
-    let confirmed = memory.emptiness_confirmed || source == Source::Get;
-    memory.emptiness_confirmed = confirmed && emptied;
-    memory.is_there = there;
-    memory.absence_confirmed &= shown.is_none();
-    memory.deletions.take_if(|_| there);
-    if there {
-        memory.deletions_unread = 0;
     }
 }
 
@@ -493,7 +478,7 @@ fn notice_deletion(
     let by_request = view.queued_resource.is_some()
         || view.by_service && !inside
         || diagnose::runs_out(view, now);
-    if diagnose::lived(seen) && !by_us && !by_request && record.deleted.is_none() {
+    if diagnose::was_there(seen) && !by_us && !by_request && record.deleted.is_none() {
         record.deleted = Some(format!("another client deleted it while it was {}", seen.state));
         dirty.insert(record.name.clone());
     }

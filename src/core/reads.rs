@@ -129,17 +129,21 @@ pub fn create_check(ctx: &mut SlotCtx, turn: &mut Turn) {
 /// Asks who deleted a TPU that is missing, once; with the next poll again where that can't be read.
 pub fn deletions(ctx: &mut SlotCtx, turn: &mut Turn) {
     let Some(known) = &ctx.record.incarnation else { return };
-    let since = known.created;
+    // Machines that were made again were deleted before that.
+    let seen = ctx.record.seen.as_ref();
+    let machines = seen.and_then(|seen| seen.machines.values().max()).copied();
+    let since = machines.map_or(known.created, |made| made.max(known.created));
+    let emptied = seen.is_some_and(|seen| seen.not_listed);
     if ctx.memory.deletions_unread > 0 && !turn.polled {
         return;
     }
     if ctx.memory.deletions.is_none() && ctx.memory.pending.insert(Pending::Deletions) {
         let (slot, zone) = (ctx.record.name.clone(), ctx.record.zone.clone());
-        // Of a queued resource that is still there its nodes alone were deleted.
-        let targets = match ctx.condition() {
-            Condition::Missing => vec![ctx.filling().path(&slot)],
-            _ => ctx.record.nodes().iter().map(|node| Filling::Node.path(node)).collect(),
-        };
+        // Of a queued resource that had lost its nodes, their deletes say who wanted that.
+        let nodes =
+            ctx.record.nodes().iter().filter(|_| emptied).map(|node| Filling::Node.path(node));
+        let whole = (ctx.condition() == Condition::Missing).then(|| ctx.filling().path(&slot));
+        let targets = whole.into_iter().chain(nodes).collect();
         turn.look(Look::Deletions { slot, zone, targets, since });
     }
 }

@@ -17,7 +17,7 @@ use crate::model::slot::SlotRecord;
 use crate::model::time::elapsed;
 
 use super::turn::Turn;
-use super::{ahead, called_off, learning, takeover};
+use super::{ahead, called_off, diagnose, learning, takeover};
 
 /// A slot that left the config is remembered for this long.
 const KEPT_FOR: Duration = Duration::from_secs(30 * 86_400);
@@ -34,6 +34,7 @@ pub fn configured(fleet: &mut Fleet, settings: Settings, turn: &mut Turn) {
     }
     fleet.forget_decisions();
     ahead::forget_calls(fleet);
+    fleet.slots.values_mut().for_each(diagnose::keep_a_former_hold);
     lead(fleet, turn);
     for (name, slot) in &fleet.settings.slots {
         match fleet.slots.get_mut(name) {

@@ -337,8 +337,6 @@ pub struct Memory {
     pub asked_in_poll: u64,
     /// When a GET was last asked for by a recovery.
     pub looked_at: Option<Timestamp>,
-    /// The request that another watchdog made ahead of the end of its capacity, as the last lists show it.
-    pub asked_by_another: Option<String>,
     /// The end of its training job, as a GET showed it: lists show what lives.
     pub ended: Option<Arc<NodeView>>,
     /// When the newest complete lists that show no live job of its lineage were begun (S24).

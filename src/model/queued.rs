@@ -38,6 +38,12 @@ wire_enum! {
 }
 
 impl RequestState {
+    /// Whether it can't be granted any longer.
+    pub fn is_over(&self) -> bool {
+        use RequestState::{Deleting, Failed, Suspended, Suspending};
+        matches!(self, Deleting | Failed | Suspended | Suspending)
+    }
+
     /// The states in which a delete needs no `force`: there is no node that could run. Source: the
     /// refusal that names them, "must be one of [ACCEPTED WAITING_FOR_RESOURCES SUSPENDED FAILED]".
     pub const WITHOUT_NODES: [RequestState; 4] = [

@@ -277,6 +277,9 @@ pub struct SlotRecord {
     /// 0.1.0 do not name it.
     #[serde(default)]
     pub left_in: Option<String>,
+    /// The request that another watchdog made ahead of the end of its capacity, in words, as the last complete lists show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_by_another: Option<String>,
     /// That end was told by the delete's own operation: no read, however late, shows that node
     /// alive.
     #[serde(default)]
@@ -462,6 +465,7 @@ impl SlotRecord {
             adopted: None,
             left_behind: None,
             left_in: None,
+            asked_by_another: None,
             end_was_told: false,
             decision: None,
             at_ease: false,

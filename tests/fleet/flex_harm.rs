@@ -105,12 +105,28 @@ fn s21_a_journal_that_is_lost_makes_no_second_grant_in_any_zone_and_at_no_time()
         }
         world.with_one_grant(minutes(120));
         assert!(world.request_ids().len() <= there, "{}", world.story());
-        let told = world.fleet().slots["a"].decision.clone().unwrap();
-        assert!(
-            told.reason.contains("set queued_resource = \"qr-next\""),
-            "{told:?} {}",
-            world.story()
-        );
+        let told = |world: &World| {
+            let told = world.fleet().slots["a"].decision.clone().unwrap();
+            let advice = "set queued_resource = \"qr-next\"";
+            assert!(told.reason.contains(advice), "{told:?} {}", world.story());
+        };
+        told(&world);
+        // Neither a list that fails nor another process forgets it.
+        world.trouble(ZONE, "", Trouble::Unreachable, Some(minutes(5)));
+        world.with_one_grant(minutes(10));
+        world.restart();
+        world.with_one_grant(minutes(10));
+        assert!(world.request_ids().len() <= there, "{}", world.story());
+        told(&world);
+        if filled {
+            continue;
+        }
+        // Once that one is over it can't be granted, and holds nothing.
+        let key = (ZONE.to_owned(), "qr-next".to_owned());
+        world.cloud.queued.get_mut(&key).unwrap().state = "SUSPENDED";
+        world.cloud.nodes.retain(|(_, name), _| name != "a-next");
+        world.with_one_grant(minutes(30));
+        assert!(world.is_ready(ZONE, "a"), "{}", world.story());
     }
 }
 

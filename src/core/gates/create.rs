@@ -27,7 +27,7 @@ pub fn remains(ctx: &SlotCtx) -> Option<Decision> {
 /// S21: another queued resource that was asked for in the slot's name may still be granted.
 pub fn other_request(ctx: &SlotCtx) -> Option<Decision> {
     let another = || {
-        ctx.memory.asked_by_another.as_ref().map(|why| format!("its create is pending, but {why}"))
+        ctx.record.asked_by_another.as_ref().map(|why| format!("its create is pending, but {why}"))
     };
     let holds = || hold(HoldReason::CreateUnresolved, another()?, None);
     gives_way(ctx).or_else(|| called_off(ctx)).or_else(holds)

@@ -4,6 +4,8 @@ use super::request::{granted, of_q};
 use super::withdrawal::Asked;
 use super::*;
 use crate::model::command::CommandKind;
+use crate::model::condition::Verdict;
+use crate::model::queued::RequestView;
 use crate::model::settings::WhenMissing;
 
 #[test]
@@ -40,6 +42,74 @@ fn a_request_whose_node_is_gone_is_replaced_after_grace_slice_unless_it_was_dele
         assert_eq!(deleted_after(&mut asked).is_none(), hold.is_some(), "{policy:?}");
         assert_eq!(asked.decision().1, hold);
     }
+}
+
+#[test]
+fn a_request_that_a_person_deletes_after_its_nodes_is_not_made_again() {
+    // Google's own way of deleting one: the nodes first, then the request; DELETING was never read.
+    for nodes_first in [true, false] {
+        let (mut asked, request, _) = granted();
+        if nodes_first {
+            (0..4).for_each(|_| asked.lists(request.clone(), vec![]));
+        }
+        let at = asked.world.now;
+        asked.world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at }]);
+        for _ in 0..40 {
+            asked.shows(None);
+            asked.answers(None);
+            assert!(asked.world.actions.is_empty(), "{nodes_first}: {:?}", asked.world.actions);
+        }
+        assert_eq!(asked.decision().1, Some(HoldReason::Deleted), "{nodes_first}");
+    }
+}
+
+#[test]
+fn what_a_former_version_held_as_emptied_and_what_never_had_a_node_is_kept() {
+    let held = |asked: &mut Asked, request: RequestView| {
+        for _ in 0..180 {
+            asked.lists(request.clone(), vec![]);
+            assert!(asked.world.actions.is_empty(), "{:?}", asked.decision());
+        }
+        assert_eq!(asked.decision().1, Some(HoldReason::Deleted));
+    };
+    let (mut asked, request, _) = granted();
+    asked.lists(request.clone(), vec![]);
+    let record = asked.world.fleet.slots.get_mut("a").unwrap();
+    record.verdict = Verdict::new(Condition::Stopped, "and its node was deleted");
+    let settings = asked.world.fleet.settings.clone();
+    asked.world.input(Input::Configured(Box::new(settings)));
+    held(&mut asked, request);
+    // One of a person's that is adopted without a node.
+    let mut raw = (*Asked::new().request(&json!({"state": "ACTIVE"})).raw).clone();
+    raw["tpu"]["nodeSpec"][0]["node"]["metadata"] = json!({});
+    held(&mut Asked::unsent(), crate::google::answers::request(raw, true).unwrap());
+}
+
+#[test]
+fn s3_a_node_that_is_made_again_is_not_judged_by_the_time_without_it() {
+    let (mut asked, request, made) = granted();
+    (0..56).for_each(|_| asked.lists(request.clone(), vec![]));
+    let sick = asked.world.fleet.slots["a"].suspicion.as_ref().unwrap().sick_for;
+    assert!(sick >= Duration::from_secs(27 * 60), "{sick:?}");
+    let again = asked.world.now.to_string();
+    assert!(again > made);
+    for _ in 0..18 {
+        asked.lists(request.clone(), vec![of_q(&again, json!({"health": "TIMEOUT"}))]);
+        assert!(asked.world.actions.is_empty(), "{:?}", asked.decision());
+    }
+}
+
+#[test]
+fn s8_nodes_that_people_delete_are_no_storm() {
+    let (mut asked, request, _) = granted();
+    let at = asked.world.now;
+    asked.world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at }]);
+    for _ in 0..80 {
+        asked.lists(request.clone(), vec![]);
+    }
+    assert_eq!(asked.decision().1, Some(HoldReason::Deleted));
+    let ledger = &asked.world.fleet.ledger;
+    assert!(ledger.storm.is_empty(), "{:?}", ledger.storm);
 }
 
 #[test]
