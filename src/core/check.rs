@@ -159,11 +159,8 @@ impl Checker {
         let Case { settings, slot, record, memory, ledger, now } = case;
         let gone = record.recovery.as_ref().is_some_and(|recovery| recovery.phase() == Phase::Gone);
         rule(gone && record.incarnation.is_none(), "S4", "nothing says that the node is gone")?;
-        rule(
-            !memory.pending.contains(&Pending::Call),
-            "S9",
-            "another call of the slot is under way",
-        )?;
+        let calls = memory.pending.contains(&Pending::Call);
+        rule(!calls, "S9", "another call of the slot is under way")?;
         let remains = ledger.strays.get(&Stray::key(&record.zone, &record.name));
         let free = !remains.is_some_and(Stray::is_being_removed);
         rule(free, "S9", "a dead node of that name is being removed there")?;
