@@ -112,9 +112,11 @@ fn asked_by_another(
     ))
 }
 
-/// Whether each zone of a slot tells all its requests: one list that fails says nothing of them.
+/// Whether each zone of a slot tells all its requests: one list that fails says nothing of them. A slot that is filled by none has
+/// none.
 fn all_requests_were_read(slot: &SlotSettings, listed: &Listed) -> bool {
-    slot.zones.iter().all(|zone| listed.requests_were_read(zone))
+    let none = slot.filling.id().is_empty();
+    none || slot.zones.iter().all(|zone| listed.requests_were_read(zone))
 }
 
 /// Whether a slot has never been filled, and none of its zones has its queued resource.

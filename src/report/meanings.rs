@@ -397,8 +397,8 @@ pub fn condition(condition: Condition) -> Meaning {
             says("The TPU is being created, started or reimaged.", "Nothing, within grace.startup.")
         }
         SliceLost => says(
-            "A slice of the multislice is gone, and others are there.",
-            "Nothing: the multislice is replaced as a whole after grace.slice, unless the slice comes back or the job makes progress.",
+            "A queued resource that is granted has lost a slice of several, or its only node.",
+            "Nothing: it is replaced as a whole after grace.slice, unless its nodes come back, the job makes progress, or a person deleted them.",
         ),
         FailedRepair => says(
             "State UNKNOWN: a repair of the TPU failed.",
