@@ -309,6 +309,8 @@ fn comes_back((form, standing): (Form, Standing), command: &str) -> bool {
     // another one, and one that is dead is another's once the config names another.
     let held = match standing {
         SuspendedByUser => true,
+        // By its new name it is a request that was never seen with a node.
+        NodeGone if form == Form::ALL[1] && command == "rename" => true,
         NodeDeleting if form.slices == 1 => {
             form.capacity == Capacity::OnDemand || command != "retry"
         }
