@@ -189,8 +189,10 @@ impl World {
                     let found = self.create_check.clone();
                     next.push_back(Input::CreateChecked { slot, began: self.now, found });
                 }
-                Effect::Look(Look::Deletions { slot, .. }) => {
-                    let result = self.deletions.clone();
+                Effect::Look(Look::Deletions { slot, since, .. }) => {
+                    // As the client answers.
+                    let mut result = self.deletions.clone();
+                    result.iter_mut().for_each(|found| found.retain(|one| one.at >= since));
                     next.push_back(Input::Deletions { slot, began: self.now, result });
                 }
                 Effect::Look(look) => self.looks.push(look),

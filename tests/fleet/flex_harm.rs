@@ -1,4 +1,4 @@
-//! What could make a request ahead a second grant, or one that nobody wants: a TPU that a person deleted, lists that lack it for a
+//! Ways in which a request ahead could become a second grant, or an unwanted one: a TPU that a person deleted, lists that lack it for a
 //! while, a journal that is lost, a config that names it.
 
 use tpu_watchdog::model::command::CommandKind;

@@ -179,5 +179,5 @@ impl Form {
 /// The ids that the request has in the config, and the names of the slot.
 pub const IDS: [&str; 4] = ["qr", "other", "qr-next", "other-next"];
 pub const SLOTS: [&str; 2] = ["a", "c"];
-/// What their nodes are called after.
+/// Their nodes are called after these.
 pub const NODES: [&str; 4] = ["a", "c", "a-next", "c-next"];

@@ -60,7 +60,7 @@ fn s1_a_request_that_a_person_makes_under_the_id_of_one_that_is_being_replaced_i
         if world.of_a_person("DELETE", None) != 200 {
             continue;
         }
-        // What is PROVISIONING stays, although the call is accepted.
+        // A request that is PROVISIONING stays, although the call is accepted.
         let mut gone = (0..60).map(|_| {
             world.run_for(1_000);
             world.made() != before

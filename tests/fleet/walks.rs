@@ -1,6 +1,6 @@
 //! Random walks of one queued resource, of Spot, on-demand or flex-start capacity and one slice to three: trouble of nodes,
 //! zones, calls and the bucket, operators, people and processes, one after the other at random moments. All the while at most
-//! one grant is billed and nothing at work is deleted; once nothing fails any more, and an operator has resumed and retried, the
+//! one grant is billed and nothing at work is deleted. When the trouble is over, and an operator has resumed and retried, the
 //! job goes on.
 //!
 //!     WALKS=1000..2000 cargo fast --test fleet -- --ignored --nocapture new_walks
@@ -23,7 +23,7 @@ struct Walk {
     world: World,
     rng: Rng,
     form: Form,
-    /// What has happened, for whoever reads of a failure.
+    /// The events so far, for the report of a failure.
     story: Vec<String>,
     /// TPUs at work that a person deleted, or wanted recreated.
     meant: u32,
@@ -208,7 +208,7 @@ impl Walk {
         format!("a person deletes its request in {zone}: {answers:?}")
     }
 
-    /// Nothing fails any more, and an operator resumes and retries: the job goes on.
+    /// The trouble is over, and an operator resumes and retries: the job goes on.
     fn comes_to_rest(&mut self) {
         (self.world.dies_at, self.world.loses, self.world.unreadable) = (None, None, false);
         self.goes_on(minutes(150));

@@ -205,6 +205,8 @@ impl World {
         // its hosts wait.
         let ours = record.ours && record.seen.as_ref().is_some_and(|seen| seen.supervised);
         let held = hold.is_some() || record.forgotten || self.setup.forbidden_reports;
+        // A job that is done need not run.
+        let held = held || condition == Condition::Finished;
         if ours && !held && self.setup.origins.get(name) == Some(&Origin::Plain) {
             let run = &node.run;
             let over = run.has_ended(Exit::Well);

@@ -66,6 +66,8 @@ pub struct Known {
     pub asked: Option<Ms>,
     /// Orders to start since the last step, create or command.
     pub fruitless: u32,
+    /// The node, and the generation that it had, when the last of them arrived.
+    pub reached: Option<(u64, u64)>,
 }
 
 /// What was sent and answered, as far as the checks need it.

@@ -125,6 +125,28 @@ fn s23_the_request_ahead_of_a_job_that_may_be_done_is_withdrawn() {
 }
 
 #[test]
+fn nodes_that_are_gone_for_minutes_leave_their_next_request_in_its_place() {
+    let (mut asked, ends_at) = on_its_way();
+    asked.world.called("a", CallOutcome::Accepted(OPERATION.into()));
+    shows_as(&mut asked, ends_at, "DELETING");
+    let (request, _) = of_end(&asked, ends_at, "READY");
+    let waits = |asked: &mut Asked| {
+        asked.lists(request.clone(), vec![]);
+        let record = asked.world.fleet.slots.get_mut("a").unwrap();
+        // As if each list showed the next one.
+        record.ahead.iter_mut().for_each(|ahead| ahead.unseen = None);
+        record.asked_ahead().is_some()
+    };
+    // The service may make them again.
+    assert!((0..40).all(|_| waits(&mut asked)));
+    let hold = asked.world.fleet.slots["a"].decision.as_ref().unwrap().hold;
+    assert_eq!(hold, Some(HoldReason::Deleted));
+    // Not after grace.slice, although the end is still ahead.
+    assert!((0..40).any(|_| !waits(&mut asked)));
+    assert!(asked.world.now < ends_at);
+}
+
+#[test]
 fn s9_a_tpu_that_is_lost_while_its_next_request_is_being_sent_waits_for_the_answer() {
     let (mut asked, ends_at) = on_its_way();
     for _ in 0..4 {

@@ -100,6 +100,24 @@ fn s3_a_node_that_is_made_again_is_not_judged_by_the_time_without_it() {
 }
 
 #[test]
+fn a_delete_from_before_the_present_node_was_made_is_no_reason_of_its_absence() {
+    for (later, held) in [(-60, false), (60, true)] {
+        let (mut asked, request, _) = granted();
+        asked.world.wait(3600);
+        let again = asked.world.now;
+        let node = of_q(&again.to_string(), json!({}));
+        (0..4).for_each(|_| asked.lists(request.clone(), vec![node.clone()]));
+        let at = again + jiff::SignedDuration::from_secs(later);
+        asked.world.deletions = Ok(vec![Deletion { operation: "o/9".into(), at }]);
+        let deleted = (0..90).any(|_| {
+            asked.lists(request.clone(), vec![]);
+            matches!(asked.world.actions[..], [Action::Delete { .. }])
+        });
+        assert_eq!(deleted, !held, "{later}: {:?}", asked.decision());
+    }
+}
+
+#[test]
 fn s8_nodes_that_people_delete_are_no_storm() {
     let (mut asked, request, _) = granted();
     let at = asked.world.now;
