@@ -258,7 +258,17 @@ fn s21_a_slot_whose_journal_is_lost_does_not_ask_for_a_second_grant() {
         }
         let record = &asked.world.fleet.slots["a"];
         let by = record.filled_by.as_ref().map(|by| by.id.clone());
-        Some((record.decision.clone().unwrap().reason, by))
+        let told = (record.decision.clone().unwrap().reason, by);
+        let known = asked.world.fleet.slots["a"].asked_by_another.clone();
+        // One list that fails says nothing of it.
+        asked.world.wait(30);
+        let failed = Failure::new(FailureClass::Transient, "HTTP 503");
+        let result = Ok((vec![], vec![]).into());
+        let listing = Listing { zone: ZONE.into(), result, requests: Some(Err(failed)) };
+        let (began, listings) = (asked.world.now, vec![listing]);
+        asked.world.input(Input::Polled(Box::new(Poll { began, listings, jobs: vec![] })));
+        assert_eq!(asked.world.fleet.slots["a"].asked_by_another, known);
+        Some(told)
     };
     let (reason, by) = listed("of the lost journal").expect("nothing is sent");
     assert!(by.is_none() && reason.contains("set queued_resource = \"q-next\""), "{reason}");
